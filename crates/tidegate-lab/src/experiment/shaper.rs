@@ -103,6 +103,7 @@ impl Shaper {
             "stall ms",
             "stuck",
             "segments a packet",
+            "ms to the new share",
         ]);
         let mut numbers = Vec::new();
         let mut claims = Vec::new();
@@ -193,7 +194,7 @@ impl Relative {
     }
 }
 
-fn row(case: &str, scheme: &str, report: &Report) -> [String; 12] {
+fn row(case: &str, scheme: &str, report: &Report) -> [String; 13] {
     [
         case.to_owned(),
         scheme.to_owned(),
@@ -207,6 +208,7 @@ fn row(case: &str, scheme: &str, report: &Report) -> [String; 12] {
         number(report.stall_ms),
         report.stuck.to_string(),
         number(report.segments_per_packet),
+        number(report.settle_ms),
     ]
 }
 

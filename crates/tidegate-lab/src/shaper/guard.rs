@@ -13,7 +13,6 @@ pub(super) struct Guard {
     /// One for each limiter; none if nothing controls.
     classes: Vec<Class>,
     flows: Flows,
-    isolates: bool,
     rng: Rng,
 }
 
@@ -25,16 +24,13 @@ impl Guard {
         };
         let classes =
             scheme.mode().map_or(Vec::new(), |mode: Mode| (0..scenario.limiters).map(|_| class(mode)).collect());
-        Self { classes, flows: Flows::default(), isolates: scheme == Scheme::Isolation, rng }
+        Self { classes, flows: Flows::default(), rng }
     }
 
-    /// A segment of a class goes out. The leaf that it goes to.
-    pub(super) fn on_egress(&mut self, class: usize, segment: &Segment, gso_bytes: u32, seen: Seen) -> usize {
-        let Some(class) = self.classes.get_mut(class) else { return 0 };
-        match class.on_egress(&mut self.flows, segment, gso_bytes, seen) {
-            (Leaf::Bulk(leaf), _) if self.isolates => 1 + usize::from(leaf),
-            _ => 0,
-        }
+    /// A segment of a class goes out. The leaf that it goes to with isolation.
+    pub(super) fn on_egress(&mut self, class: usize, segment: &Segment, gso_bytes: u32, seen: Seen) -> Leaf {
+        let Some(class) = self.classes.get_mut(class) else { return Leaf::Sparse };
+        class.on_egress(&mut self.flows, segment, gso_bytes, seen).0
     }
 
     /// A segment of a class comes in. Its window field.
@@ -50,7 +46,12 @@ impl Guard {
         }
     }
 
-    /// The class's window in microseconds of its rate, if it has one.
+    /// What the limiter lets pass, as far as the class knows.
+    pub(super) fn rate(&self, class: usize) -> Option<u64> {
+        self.classes.get(class).map(|class| class.window().config().rate)
+    }
+
+    /// The class's window in nanoseconds of its rate, if it has one.
     pub(super) fn window_ns(&self, class: usize) -> Option<u64> {
         self.classes.get(class).map(|class| class.window().window_ns())
     }

@@ -7,18 +7,22 @@
 //! |---|---|
 //! | `scenario` | what is run |
 //! | `end` | one flow, both ends |
+//! | `limiters` | the tree of classes that the shaper builds |
 //! | `guard` | the shaper's machine, or nothing, at the host's edge |
 //! | `plant` | events |
+//! | `settling` | how soon a limiter's goodput is what it should be |
 //! | `report` | what was seen |
 
 mod end;
 mod guard;
+mod limiters;
 mod plant;
 mod report;
 mod scenario;
+mod settling;
 
 pub use report::{Metric, Report};
-pub use scenario::{Change, Churn, Far, Scenario, Scheme, Stall};
+pub use scenario::{Change, Churn, Far, Neighbour, Scenario, Scheme, Stall};
 
 pub use plant::play;
 

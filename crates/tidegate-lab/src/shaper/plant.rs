@@ -1,9 +1,10 @@
 //! Events.
 
 use core::time::Duration;
-use std::collections::VecDeque;
 
+use tidegate_core::control::window::span_of;
 use tidegate_core::{Instant, Rng};
+use tidegate_shaper::machine::class::Leaf;
 use tidegate_shaper::machine::flow::Seen;
 use tidegate_sim::packets::htb::Htb;
 use tidegate_sim::packets::tcp::{Ack, Burst, HEADER_BYTES};
@@ -12,8 +13,10 @@ use tidegate_sim::{Bounds, Distribution, Simulation};
 
 use super::end::{End, EndConfig, Kind};
 use super::guard::Guard;
+use super::limiters::Limiters;
 use super::report::{Percentiles, Report, curve, efficiency, jain};
 use super::scenario::{MSS, Scenario, Scheme, bytes_per_s};
+use super::settling::Settling;
 
 /// A request and its answer: 64 bytes and headers.
 const MOUSE_BYTES: u64 = 64 + HEADER_BYTES;
@@ -21,8 +24,6 @@ const MOUSE_BYTES: u64 = 64 + HEADER_BYTES;
 const STUCK: Duration = Duration::from_secs(2);
 /// Numbers are taken so often.
 const SPAN: Duration = Duration::from_millis(1);
-/// Goodput is compared with a new rate over so many spans.
-const SPANS: usize = 5;
 /// Events of a run, and at a time.
 const BOUNDS: Bounds = Bounds { events: 200_000_000, queued: 2_000_000 };
 
@@ -58,6 +59,8 @@ enum Event {
     Stall,
     Resume,
     Change,
+    NeighbourBegins,
+    NeighbourEnds,
     Calm,
     /// A millisecond is over.
     Tick,
@@ -66,8 +69,10 @@ enum Event {
 
 struct Plant<'a> {
     scenario: &'a Scenario,
+    scheme: Scheme,
     simulation: Simulation<Event>,
     rng: Rng,
+    limiters: Limiters,
     htb: Htb<Packet>,
     guard: Guard,
     out: Wire,
@@ -77,6 +82,7 @@ struct Plant<'a> {
     port_at: Option<Instant>,
     /// Nothing new is sent and nothing lost any more.
     calm: bool,
+    settling: Vec<Settling>,
     counted: Counted,
 }
 
@@ -90,9 +96,6 @@ struct Counted {
     packets: u64,
     bulk_packets: u64,
     bulk_segments: u64,
-    /// Arrived in the first class until each of the last ticks.
-    sums: VecDeque<u64>,
-    settled: Option<Instant>,
 }
 
 /// Runs `scenario` under `scheme`. Same seed, same report.
@@ -113,14 +116,16 @@ pub fn play(scenario: &Scenario, scheme: Scheme, seed: u64) -> Report {
 impl<'a> Plant<'a> {
     fn new(scenario: &'a Scenario, scheme: Scheme, seed: u64) -> Self {
         let simulation = Simulation::new(seed, BOUNDS);
-        let classes: Vec<_> = (0..scenario.limiters).map(|_| scheme.class(scenario.rate())).collect();
+        let limiters = Limiters::new(scenario, scheme, scenario.rate_mbit);
         // Hosts are not always equally quick: a seventh of the way, more or less.
         let half = scenario.rtt_us / 2.0;
         let way = Distribution::Uniform { from_us: half * 0.93, to_us: half * 1.07 };
         let line = bytes_per_s(scenario.line_mbit);
         Self {
             scenario,
-            htb: Htb::new(&classes, Instant::ZERO),
+            scheme,
+            htb: Htb::new(&limiters.classes, Instant::ZERO),
+            limiters,
             guard: Guard::new(scenario, scheme, simulation.rng(1)),
             out: Wire::new(line, way),
             back: Wire::new(line, way),
@@ -129,21 +134,22 @@ impl<'a> Plant<'a> {
             ends: Vec::new(),
             port_at: None,
             calm: false,
+            settling: settling(scenario),
             counted: Counted::default(),
         }
     }
 
     fn begin(&mut self) {
         let scenario = self.scenario;
-        for class in 0..self.class_count() {
-            for flow in 0..scenario.flows {
-                let far = scenario.far.filter(|far| flow >= scenario.flows - far.flows);
-                let far_ns = far.map_or(0.0, |far| (far.rtt_ms * 1e6 - scenario.rtt_us * 1e3).max(0.0) / 2.0);
-                // The second flow's receiver may be an old one.
-                let scaled = !(scenario.unscaled && flow == 1);
-                self.open(Kind::Bulk, class, u64::MAX, Duration::from_secs_f64(far_ns / 1e9), scaled);
+        for class in 0..scenario.limiter_count() {
+            if class == 0 || scenario.neighbour.is_none() {
+                self.open_bulk(class);
             }
             self.simulation.after(Duration::from_micros(10), Event::Mouse { class });
+        }
+        if let Some(neighbour) = scenario.neighbour {
+            self.simulation.after(Duration::from_millis(neighbour.from_ms), Event::NeighbourBegins);
+            self.simulation.after(Duration::from_millis(neighbour.to_ms), Event::NeighbourEnds);
         }
         if let Some(churn) = scenario.churn {
             self.simulation.after(Duration::from_secs_f64(1.0 / f64::from(churn.per_s)), Event::Opens);
@@ -161,8 +167,30 @@ impl<'a> Plant<'a> {
         self.simulation.after(Duration::from_millis(scenario.warm_up_ms), Event::WarmedUp);
     }
 
-    fn class_count(&self) -> usize {
-        usize::try_from(self.scenario.limiters).expect("a checked scenario has few")
+    /// The flows of a limiter that always have something to send.
+    fn open_bulk(&mut self, class: usize) {
+        let scenario = self.scenario;
+        for flow in 0..scenario.flows {
+            let far = scenario.far.filter(|far| flow >= scenario.flows - far.flows);
+            let far_ns = far.map_or(0.0, |far| (far.rtt_ms * 1e6 - scenario.rtt_us * 1e3).max(0.0) / 2.0);
+            // The second flow's receiver may be an old one.
+            let scaled = !(scenario.unscaled && flow == 1);
+            self.open(Kind::Bulk, class, u64::MAX, Duration::from_secs_f64(far_ns / 1e9), scaled);
+        }
+    }
+
+    /// Limiters that have flows for a while only.
+    fn neighbours(&self) -> core::ops::RangeInclusive<usize> {
+        let count = self.scenario.neighbour.map_or(0, |neighbour| neighbour.limiters);
+        1..=usize::try_from(count).expect("a checked scenario has few")
+    }
+
+    /// What the shaper sees with a packet of a limiter.
+    fn seen(&self, class: usize, now: Instant) -> Seen {
+        let (own, tcp) = (self.limiters.own(class), self.limiters.tcp(class));
+        let waits = span_of(self.htb.backlog(tcp), self.guard.rate(class).unwrap_or(1));
+        let queue_ns = i64::try_from(waits).unwrap_or(i64::MAX).saturating_sub(self.htb.credit_ns(own, now));
+        Seen { queue_ns, now }
     }
 
     fn open(&mut self, kind: Kind, class: usize, total: u64, far: Duration, scaled: bool) {
@@ -224,17 +252,24 @@ impl<'a> Plant<'a> {
             }
             Event::Change => {
                 if let Some(change) = self.scenario.change {
-                    let rate = bytes_per_s(change.to_mbit);
-                    self.htb.set_rate(0, rate, now);
-                    self.guard.set_rate(0, rate);
+                    let limiters = Limiters::new(self.scenario, self.scheme, change.to_mbit);
+                    for (class, config) in limiters.classes.iter().enumerate() {
+                        self.htb.set_class(class, *config, now);
+                    }
+                    self.guard.set_rate(0, bytes_per_s(change.to_mbit));
                     self.serve(now);
                 }
+            }
+            Event::NeighbourBegins => self.neighbours().for_each(|class| self.open_bulk(class)),
+            Event::NeighbourEnds => {
+                let neighbours = self.neighbours();
+                let ends = self.ends.iter_mut().filter(|end| neighbours.contains(&end.config.class));
+                ends.for_each(|end| end.sender.finish());
             }
             Event::Calm => self.calm_down(now),
             Event::Tick => self.tick(now),
             Event::WarmedUp => {
-                self.counted =
-                    Counted { warm: true, sums: std::mem::take(&mut self.counted.sums), ..Counted::default() };
+                self.counted = Counted { warm: true, ..Counted::default() };
                 for end in &mut self.ends {
                     end.before = end.receiver.received();
                     end.forget_gaps(now);
@@ -264,13 +299,13 @@ impl<'a> Plant<'a> {
     fn pump(&mut self, flow: usize) {
         let now = self.simulation.now();
         while let Some(burst) = self.ends[flow].sender.poll_send(now) {
+            let class = self.ends[flow].config.class;
+            let seen = self.seen(class, now);
             let end = &mut self.ends[flow];
-            let class = end.config.class;
-            let seen = Seen { queue_ns: self.htb.occupancy_ns(class, now), now };
             let gso_bytes = if burst.segments > 1 { u32::try_from(MSS).expect("a segment is small") } else { 0 };
             let leaf = self.guard.on_egress(class, &end.segment(&burst, flow), gso_bytes, seen);
             let packet = Packet::Burst { flow, burst };
-            if self.htb.enqueue(class, leaf, burst.wire_bytes(), packet).is_err() {
+            if self.htb.enqueue(self.limiters.leaf(class, leaf), burst.wire_bytes(), packet).is_err() {
                 self.counted.drops += 1;
                 end.sender.on_refused(&burst, now);
                 break;
@@ -339,13 +374,14 @@ impl<'a> Plant<'a> {
     }
 
     fn ack_arrives(&mut self, flow: usize, ack: Ack, now: Instant) {
+        let class = self.ends[flow].config.class;
+        let seen = self.seen(class, now);
         let end = &mut self.ends[flow];
-        let class = end.config.class;
-        let seen = Seen { queue_ns: self.htb.occupancy_ns(class, now), now };
         let field = self.guard.on_ingress(class, &end.reply(&ack, flow), seen);
         let before = end.done;
         end.on_ack(Ack { field, ..ack }, now);
-        if let Some(done) = end.done.filter(|_| before.is_none() && self.counted.warm) {
+        let counts = before.is_none() && self.counted.warm && end.config.kind == Kind::Short;
+        if let Some(done) = end.done.filter(|_| counts) {
             self.counted.short_ns.push(done.nanos_since(end.config.began));
         }
         self.pump(flow);
@@ -353,7 +389,8 @@ impl<'a> Plant<'a> {
 
     fn mouse(&mut self, class: usize, now: Instant) {
         // The shaper knows no window of a mouse that holds it: it goes to the sparse leaf.
-        if self.htb.enqueue(class, 0, MOUSE_BYTES, Packet::Mouse { class, sent: now }).is_err() {
+        let leaf = self.limiters.leaf(class, Leaf::Sparse);
+        if self.htb.enqueue(leaf, MOUSE_BYTES, Packet::Mouse { class, sent: now }).is_err() {
             self.counted.drops += 1;
         }
         self.serve(now);
@@ -364,23 +401,12 @@ impl<'a> Plant<'a> {
     fn tick(&mut self, now: Instant) {
         self.simulation.after(SPAN, Event::Tick);
         if self.counted.warm {
-            let bulk = self.ends.iter().filter(|end| end.config.kind == Kind::Bulk);
+            let bulk = self.ends.iter().filter(|end| end.config.kind == Kind::Bulk && end.done.is_none());
             self.counted.srtt_ns.extend(bulk.map(|end| end.sender.srtt_ns()).filter(|srtt_ns| *srtt_ns > 0));
         }
-        let Some(change) = self.scenario.change else { return };
-        let first = self.ends.iter().filter(|end| end.config.class == 0);
-        let sum: u64 = first.map(|end| end.receiver.received()).sum();
-        self.counted.sums.push_back(sum);
-        if self.counted.sums.len() <= SPANS {
-            return;
-        }
-        let before = self.counted.sums.pop_front().expect("more than one");
-        let span_ns = SPANS as u64 * tidegate_core::time::nanos(SPAN);
-        let share = efficiency(sum - before, span_ns, bytes_per_s(change.to_mbit));
-        let began = now.minus_nanos(span_ns);
-        let changed = Instant::ZERO + Duration::from_millis(change.at_ms);
-        if began >= changed && self.counted.settled.is_none() && (0.95..1.05).contains(&share) {
-            self.counted.settled = Some(began);
+        for settling in &mut self.settling {
+            let of_limiter = self.ends.iter().filter(|end| end.config.class == settling.limiter);
+            settling.on_tick(of_limiter.map(|end| end.receiver.received()).sum(), SPAN, now);
         }
     }
 
@@ -388,15 +414,19 @@ impl<'a> Plant<'a> {
     fn report(mut self, scheme: Scheme) -> Report {
         let now = self.simulation.now();
         let measured_ns = (self.scenario.length_ms - self.scenario.warm_up_ms) * 1_000_000;
-        let (mut efficiencies, mut jains) = (Vec::new(), Vec::new());
-        for class in 0..self.class_count() {
+        let (mut efficiencies, mut jains, mut sum) = (Vec::new(), Vec::new(), 0);
+        for class in 0..self.scenario.limiter_count() {
             let of_class = |end: &&End| end.config.class == class;
             let goodput = |end: &End| end.receiver.received() - end.before;
             let all: u64 = self.ends.iter().filter(of_class).map(goodput).sum();
             let bulk: Vec<u64> =
                 self.ends.iter().filter(of_class).filter(|end| end.config.kind == Kind::Bulk).map(goodput).collect();
             efficiencies.push(efficiency(all, measured_ns, self.scenario.rate()));
+            sum += all;
             jains.push(jain(&bulk));
+        }
+        if let Some(total) = self.scenario.total_mbit {
+            efficiencies = vec![efficiency(sum, measured_ns, bytes_per_s(total))];
         }
         let far: Vec<f64> = self
             .ends
@@ -413,7 +443,6 @@ impl<'a> Plant<'a> {
             }
         }
         let bulk = self.ends.iter().filter(|end| end.config.kind == Kind::Bulk);
-        let changed = self.scenario.change.map_or(now, |change| Instant::ZERO + Duration::from_millis(change.at_ms));
         let counted = self.counted;
         Report {
             scheme,
@@ -428,7 +457,7 @@ impl<'a> Plant<'a> {
             stuck,
             segments_per_packet: counted.bulk_segments as f64 / counted.bulk_packets.max(1) as f64,
             far_share,
-            settle_ms: counted.settled.map_or(f64::INFINITY, |at| at.nanos_since(changed) as f64 / 1e6),
+            settle_ms: self.settling.iter().map(Settling::ms).fold(0.0, f64::max),
             repeats: self.ends.iter().map(|end| end.sender.repeats()).sum(),
             timeouts: self.ends.iter().map(|end| end.sender.timeouts()).sum(),
             packets: counted.packets,
@@ -436,4 +465,21 @@ impl<'a> Plant<'a> {
             trace: self.simulation.trace().to_string(),
         }
     }
+}
+
+/// What is waited for after each change of a scenario.
+fn settling(scenario: &Scenario) -> Vec<Settling> {
+    let at = |ms| Instant::ZERO + Duration::from_millis(ms);
+    let mut waits = Vec::new();
+    if let Some(change) = scenario.change {
+        waits.push(Settling::new(0, at(change.at_ms), bytes_per_s(change.to_mbit)));
+    }
+    if let (Some(neighbour), Some(total)) = (scenario.neighbour, scenario.total_mbit) {
+        let limiters = usize::try_from(neighbour.limiters).expect("a checked scenario has few");
+        let each = (bytes_per_s(total) - bytes_per_s(neighbour.first_mbit)) / u64::from(neighbour.limiters);
+        waits.push(Settling::new(0, at(neighbour.from_ms), bytes_per_s(neighbour.first_mbit)));
+        waits.extend((1..=limiters).map(|limiter| Settling::new(limiter, at(neighbour.from_ms), each)));
+        waits.push(Settling::new(0, at(neighbour.to_ms), bytes_per_s(total)));
+    }
+    waits
 }

@@ -8,7 +8,7 @@ use super::scenario::{FRAME, MSS, Scheme};
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Metric {
-    /// Goodput as a share of the rate less headers, of the limiter that has least.
+    /// Goodput as a share of the rate less headers, of the limiter that has least; of limiters that borrow, of all together.
     Efficiency,
     /// Median of the smoothed round trips of the bulk flows.
     SrttUsP50,
@@ -32,7 +32,8 @@ pub enum Metric {
     ShortMsP99,
     /// Goodput of the far flows, each, as a share of an equal share.
     FarShare,
-    /// Milliseconds from the change of the rate to the first 5 ms in which the goodput is within 5 % of the new rate.
+    /// Milliseconds from a change of the rate, or of neighbours, to the first 5 ms in which the goodput is within 5 % of the new
+    /// share, of the limiter and the change that took longest.
     SettleMs,
 }
 
@@ -53,7 +54,7 @@ impl Metric {
             Self::SegmentsPerPacket => "segments a packet",
             Self::ShortMsP99 => "p99 of short flows in ms",
             Self::FarShare => "far flows' part of an equal share",
-            Self::SettleMs => "ms to the new rate",
+            Self::SettleMs => "ms to the new share",
         }
     }
 }
@@ -63,7 +64,7 @@ impl Metric {
 pub struct Report {
     /// What kept the queue short, if anything.
     pub scheme: Scheme,
-    /// Goodput of each limiter as a share of its rate less headers.
+    /// Goodput of each limiter as a share of its rate less headers; if they borrow, of all together of the total.
     pub efficiency: Vec<f64>,
     /// Jain's index of each limiter's bulk flows.
     pub jain: Vec<f64>,
@@ -85,7 +86,7 @@ pub struct Report {
     pub segments_per_packet: f64,
     /// A far flow's goodput, as a share of an equal part.
     pub far_share: f64,
-    /// After the change of the rate; infinite if it was not reached.
+    /// After the change that took longest; infinite if one was never reached.
     pub settle_ms: f64,
     /// Bursts sent again, and timeouts.
     pub repeats: u64,

@@ -2,7 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 use tidegate_core::control::window::Mode;
-use tidegate_sim::packets::htb::{ClassConfig, LeafConfig};
 
 /// Payload of a full segment at an MTU of 1500, and its bytes on the line.
 pub(super) const MSS: u64 = 1_448;
@@ -53,22 +52,14 @@ impl Scheme {
         }
     }
 
-    /// The class of the limiter at `rate` bytes per second.
-    pub(super) fn class(self, rate: u64) -> ClassConfig {
-        let usual = LeafConfig { priority: 0, quantum: 60_000, packets_max: 1_000, bytes_max: u64::MAX };
-        let bytes = |bytes_max| LeafConfig { packets_max: usize::MAX, bytes_max, ..usual };
-        // 500 us: what the shaper sets, so that late timers lose no tokens.
-        let burst = (rate / 2_000).max(1_600);
-        let leaves = match self {
-            Self::Htb | Self::Integral | Self::Dctcp => vec![usual],
-            Self::Bfifo { bytes: most } => vec![bytes(most)],
-            Self::Tbf => vec![bytes(rate / 40 + burst)],
-            Self::Isolation => {
-                let bulk = LeafConfig { priority: 1, quantum: 3_028, ..usual };
-                std::iter::once(usual).chain(std::iter::repeat_n(bulk, 16)).collect()
-            }
-        };
-        ClassConfig { rate, burst, leaves }
+    /// Bytes that a leaf holds at `rate` bytes per second, if it is not packets that count.
+    pub(super) fn bytes_max(self, rate: u64) -> Option<u64> {
+        match self {
+            Self::Bfifo { bytes } => Some(bytes),
+            // 25 ms and the burst.
+            Self::Tbf => Some(rate / 40 + (rate / 2_000).max(1_600)),
+            Self::Htb | Self::Integral | Self::Dctcp | Self::Isolation => None,
+        }
     }
 }
 
@@ -81,6 +72,13 @@ pub struct Scenario {
     pub limiters: u32,
     /// Rate of each limiter, in millions of bits per second.
     pub rate_mbit: u64,
+    /// Rate of all together, in millions of bits per second: each limiter then borrows up to this what others leave.
+    pub total_mbit: Option<u64>,
+    /// Classes between the limiters and the total, with equal numbers of limiters below.
+    #[serde(default)]
+    pub parents: u32,
+    /// Limiters that have flows for a while only.
+    pub neighbour: Option<Neighbour>,
     /// Flows of each limiter that always have something to send.
     pub flows: u32,
     /// Rate of the line behind the limiters, in millions of bits per second.
@@ -151,6 +149,20 @@ pub struct Stall {
     pub for_ms: u64,
 }
 
+/// Limiters that have flows for a while only: those after the first, which always has some. Any others have none but mice.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Neighbour {
+    /// How many.
+    pub limiters: u32,
+    /// When they begin, from the beginning.
+    pub from_ms: u64,
+    /// When they end.
+    pub to_ms: u64,
+    /// What the first limiter has meanwhile, in millions of bits per second; the others share the rest.
+    pub first_mbit: u64,
+}
+
 /// A new rate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -193,6 +205,11 @@ impl Scenario {
         let churn = self.churn.is_none_or(|churn| {
             churn.per_s > 0 && churn.bytes > 0 && u64::from(churn.per_s) * self.length_ms <= 50_000_000
         });
+        let neighbour = self.neighbour.is_none_or(|neighbour| {
+            (1..self.limiters).contains(&neighbour.limiters)
+                && self.total_mbit.is_some_and(|total| (1..total).contains(&neighbour.first_mbit))
+                && neighbour.from_ms < neighbour.to_ms
+        });
         let rules = [
             ((1..=16).contains(&self.limiters), "limiters", "a number from 1 to 16"),
             ((1..=100_000).contains(&self.rate_mbit), "rate_mbit", "a number from 1 to 100000"),
@@ -208,6 +225,13 @@ impl Scenario {
             (self.flows > 0 || self.stall.is_none(), "stall", "at least one flow"),
             (self.flows > 1 || !self.unscaled, "unscaled", "at least two flows"),
             ((0.0..=0.5).contains(&self.loss), "loss", "a share from 0 to 0.5"),
+            (
+                self.total_mbit.is_none_or(|total| total >= self.rate_mbit * u64::from(self.limiters)),
+                "total_mbit",
+                "all rates",
+            ),
+            (self.parents == 0 || self.limiters.is_multiple_of(self.parents), "parents", "a divisor of the limiters"),
+            (neighbour, "neighbour", "other limiters, a total above what the first has, and times after one another"),
             (self.change.is_none_or(|change| (1..=100_000).contains(&change.to_mbit)), "change", "1 to 100000 Mbit/s"),
             ((1..=600_000).contains(&self.length_ms), "length_ms", "a number from 1 to 600000"),
             (self.warm_up_ms < self.length_ms, "warm_up_ms", "less than the length"),
@@ -218,12 +242,28 @@ impl Scenario {
     /// The same limiters without any flow but the mice.
     #[must_use]
     pub fn idle(&self) -> Self {
-        Self { flows: 0, far: None, churn: None, stall: None, unscaled: false, loss: 0.0, change: None, ..self.clone() }
+        let idle = Self { far: None, churn: None, stall: None, neighbour: None, change: None, ..self.clone() };
+        Self { flows: 0, unscaled: false, loss: 0.0, ..idle }
     }
 
     /// Bytes per second.
     pub(super) fn rate(&self) -> u64 {
         bytes_per_s(self.rate_mbit)
+    }
+
+    /// With what others leave, in bytes per second.
+    pub(super) fn ceil(&self) -> u64 {
+        bytes_per_s(self.total_mbit.unwrap_or(self.rate_mbit))
+    }
+
+    pub(super) fn limiter_count(&self) -> usize {
+        usize::try_from(self.limiters).expect("a checked scenario has few")
+    }
+
+    /// The parent above a limiter.
+    pub(super) fn parent_of(&self, limiter: u32) -> usize {
+        let each = self.limiters / self.parents.max(1);
+        usize::try_from(limiter / each).expect("a checked scenario has few")
     }
 }
 

@@ -26,6 +26,9 @@ fn harsh(seed: u64) -> (Scenario, Scheme) {
     let scenario = Scenario {
         limiters: u32::try_from(pick(&[1, 2])).unwrap(),
         rate_mbit,
+        total_mbit: None,
+        parents: 0,
+        neighbour: None,
         flows,
         line_mbit: 40_000,
         rtt_us: [20.0, 70.0, 500.0, 3_000.0][usize::try_from(pick(&[0, 1, 1, 2, 3])).unwrap()],

@@ -1,29 +1,45 @@
 //! Classes that hold packets back, as Linux HTB does.
 //!
-//! A class has tokens, kept as time: while they are not below zero its next packet leaves at once, whatever its size, and
-//! what it costs is taken afterwards, so that a large packet leaves a debt. Behind the class stand leaves: those of a lower
-//! priority wait for those of a higher one, and leaves of one priority take turns by their quanta; as in Linux a packet larger
-//! than the quantum goes in one turn.
+//! | module | its one job |
+//! |---|---|
+//! | this one | the tree: which leaf sends next, and what that costs each class above it |
+//! | `class` | tokens, and how they are spent |
 //!
-//! Departures: a packet's cost is exact, where Linux multiplies and shifts; timers are exact; classes do not borrow.
+//! A class has tokens at its rate and at its ceiling, kept as time. While neither is below zero it can send, whatever the
+//! size of its next packet: what that costs is taken afterwards, so that a large packet leaves a debt. With tokens at its
+//! ceiling alone it sends if its parent can, and on the parent's account. The lowest classes that can send go first, of
+//! these the leaves of the smallest priority, and those of one priority take turns by their quanta.
+//!
+//! Departures: a packet's cost is exact, where Linux multiplies and shifts; timers are exact, and there is no hysteresis.
+//! Source: Linux, `net/sched/sch_htb.c`.
+
+mod class;
 
 use std::collections::VecDeque;
 
+use class::Class;
 use tidegate_core::Instant;
 
-const SECOND_NS: u64 = 1_000_000_000;
 /// As many as HTB has.
-const PRIORITIES: u8 = 8;
+const PRIORITIES: usize = 8;
+/// Depth of a tree, as in HTB.
+const LEVELS: usize = 8;
 
 /// Settings of a class.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ClassConfig {
-    /// Bytes per second.
+    /// Class that it borrows from: one before it.
+    pub parent: Option<usize>,
+    /// Bytes per second of its own.
     pub rate: u64,
-    /// Bytes that can leave at once after a pause.
-    pub burst: u64,
-    /// Where its packets wait; at least one.
-    pub leaves: Vec<LeafConfig>,
+    /// Bytes per second with what its parent lends; at least `rate`.
+    pub ceil: u64,
+    /// Tokens that it gathers at its rate, in nanoseconds.
+    pub buffer_ns: u64,
+    /// The same at its ceiling.
+    pub ceil_buffer_ns: u64,
+    /// Where its packets wait. `None`: other classes are below it.
+    pub leaf: Option<LeafConfig>,
 }
 
 /// Settings of a leaf.
@@ -46,23 +62,10 @@ pub struct Dropped<P>(pub P);
 /// The classes of a device.
 #[derive(Clone, Debug)]
 pub struct Htb<P> {
-    classes: Vec<Class<P>>,
-    /// The class after the one that sent last.
-    next: usize,
-}
-
-#[derive(Clone, Debug)]
-struct Class<P> {
-    rate: u64,
-    /// Tokens at `checked`, in nanoseconds; below zero is a debt.
-    tokens_ns: i64,
-    buffer_ns: i64,
-    checked: Instant,
-    leaves: Vec<Leaf<P>>,
-    /// For each priority the leaf whose turn it is.
-    turns: [usize; PRIORITIES as usize],
-    backlog: u64,
-    packets: usize,
+    classes: Vec<Class>,
+    leaves: Vec<Option<Leaf<P>>>,
+    /// For each level and priority the class whose turn it is.
+    turns: [[usize; PRIORITIES]; LEVELS],
 }
 
 #[derive(Clone, Debug)]
@@ -70,219 +73,218 @@ struct Leaf<P> {
     config: LeafConfig,
     queue: VecDeque<(u64, P)>,
     bytes: u64,
-    /// Bytes left of its turn; below zero after a large packet.
-    deficit: i64,
+    /// For each level at which it is served: bytes left of its turn; below zero after a large packet.
+    deficits: [i64; LEVELS],
+}
+
+/// Leaves that may send, all by classes of one level, and all of one priority.
+struct Row {
+    level: usize,
+    priority: usize,
+    leaves: Vec<usize>,
 }
 
 impl<P> Htb<P> {
     /// Empty classes with full buckets.
     ///
     /// # Panics
-    /// If a class has no rate or no leaf, or a quantum is zero.
+    /// If a class has no rate, a ceiling below it, a parent that is not before it, or a turn of no bytes.
     #[must_use]
     pub fn new(classes: &[ClassConfig], now: Instant) -> Self {
-        Self { classes: classes.iter().map(|config| Class::new(config, now)).collect(), next: 0 }
+        let leaf = |config: &ClassConfig| {
+            let config = config.leaf?;
+            assert!(config.quantum > 0, "a turn is some bytes");
+            Some(Leaf { config, queue: VecDeque::new(), bytes: 0, deficits: [0; LEVELS] })
+        };
+        let mut made: Vec<Class> = Vec::with_capacity(classes.len());
+        for config in classes {
+            let level = match (config.leaf, config.parent) {
+                (Some(_), _) => 0,
+                (None, None) => LEVELS - 1,
+                (None, Some(parent)) => made[parent].level() - 1,
+            };
+            made.push(Class::new(*config, level, now));
+        }
+        Self { classes: made, leaves: classes.iter().map(leaf).collect(), turns: [[0; PRIORITIES]; LEVELS] }
     }
 
-    /// Puts a packet of `bytes` into a leaf of a class.
+    /// Puts a packet of `bytes` into a class that is a leaf.
     ///
     /// # Errors
     /// [`Dropped`] if the leaf is full.
-    pub fn enqueue(&mut self, class: usize, leaf: usize, bytes: u64, packet: P) -> Result<(), Dropped<P>> {
-        let class = &mut self.classes[class];
-        let leaf = &mut class.leaves[leaf];
+    ///
+    /// # Panics
+    /// If the class is no leaf.
+    pub fn enqueue(&mut self, class: usize, bytes: u64, packet: P) -> Result<(), Dropped<P>> {
+        let leaf = self.leaves[class].as_mut().expect("packets wait in leaves");
         if leaf.queue.len() >= leaf.config.packets_max || leaf.bytes + bytes > leaf.config.bytes_max {
             return Err(Dropped(packet));
         }
         leaf.queue.push_back((bytes, packet));
         leaf.bytes += bytes;
-        class.backlog += bytes;
-        class.packets += 1;
+        for at in self.with_parents(class) {
+            self.classes[at].backlog += bytes;
+        }
         Ok(())
     }
 
     /// When the next packet can leave; `None` if none waits.
     #[must_use]
     pub fn next_at(&self, now: Instant) -> Option<Instant> {
-        let waiting = self.classes.iter().filter(|class| class.packets > 0);
-        waiting.map(|class| now.plus_nanos((-class.tokens_at(now)).max(0).unsigned_abs())).min()
+        self.waiting().map(|leaf| now.plus_nanos(self.wait_ns(leaf, now))).min()
     }
 
-    /// The next packet and its size, if one can leave; classes that can take turns.
+    /// The next packet and its size, if one can leave.
     pub fn dequeue(&mut self, now: Instant) -> Option<(u64, P)> {
-        let count = self.classes.len();
-        let ready = (self.next..self.next + count)
-            .map(|at| at % count)
-            .find(|&at| self.classes[at].packets > 0 && self.classes[at].tokens_at(now) >= 0)?;
-        self.next = (ready + 1) % count;
-        Some(self.classes[ready].take(now))
-    }
-
-    /// What waits in a class with its debt, in nanoseconds of its rate; below zero, so much could leave at once.
-    #[must_use]
-    pub fn occupancy_ns(&self, class: usize, now: Instant) -> i64 {
-        let class = &self.classes[class];
-        cost_ns(class.backlog, class.rate) - class.tokens_at(now)
-    }
-
-    /// Puts another rate in force, with as many bytes of burst as before; a debt keeps its bytes.
-    pub fn set_rate(&mut self, class: usize, rate: u64, now: Instant) {
-        let class = &mut self.classes[class];
-        class.settle(now);
-        let scale = |ns: i64| {
-            i64::try_from(i128::from(ns) * i128::from(class.rate) / i128::from(rate))
-                .expect("a debt is that of packets")
-        };
-        class.tokens_ns = scale(class.tokens_ns);
-        class.buffer_ns = scale(class.buffer_ns);
-        class.rate = rate;
-    }
-}
-
-impl<P> Class<P> {
-    fn new(config: &ClassConfig, now: Instant) -> Self {
-        assert!(config.rate > 0 && !config.leaves.is_empty(), "a class has a rate and a leaf");
-        let leaf = |config: &LeafConfig| {
-            assert!(config.quantum > 0, "a turn is some bytes");
-            Leaf { config: *config, queue: VecDeque::new(), bytes: 0, deficit: 0 }
-        };
-        let buffer_ns = cost_ns(config.burst, config.rate);
-        Self {
-            rate: config.rate,
-            tokens_ns: buffer_ns,
-            buffer_ns,
-            checked: now,
-            leaves: config.leaves.iter().map(leaf).collect(),
-            turns: [0; PRIORITIES as usize],
-            backlog: 0,
-            packets: 0,
-        }
-    }
-
-    fn tokens_at(&self, now: Instant) -> i64 {
-        let since = i64::try_from(now.nanos_since(self.checked)).unwrap_or(i64::MAX);
-        self.tokens_ns.saturating_add(since).min(self.buffer_ns)
-    }
-
-    fn settle(&mut self, now: Instant) {
-        self.tokens_ns = self.tokens_at(now);
-        self.checked = now.max(self.checked);
-    }
-
-    fn take(&mut self, now: Instant) -> (u64, P) {
-        self.settle(now);
-        let at = self.leaf_in_turn();
-        let count = self.leaves.len();
-        let leaf = &mut self.leaves[at];
+        let row = self.first_row(now)?;
+        let at = self.leaf_in_turn(&row);
+        let parent = self.classes[at].config().parent;
+        let leaf = self.leaves[at].as_mut().expect("a leaf waits");
         let (bytes, packet) = leaf.queue.pop_front().expect("a leaf in turn has a packet");
         leaf.bytes -= bytes;
-        leaf.deficit -= i64::try_from(bytes).expect("a packet is small");
-        if leaf.deficit < 0 {
-            leaf.deficit += i64::from(leaf.config.quantum);
-            self.turns[usize::from(leaf.config.priority % PRIORITIES)] = (at + 1) % count;
+        let deficit = &mut leaf.deficits[row.level];
+        *deficit -= i64::try_from(bytes).expect("a packet is small");
+        if *deficit < 0 {
+            *deficit += i64::from(leaf.config.quantum);
+            let turn = match parent {
+                Some(parent) if row.level > 0 => &mut self.classes[parent].turns[row.priority],
+                _ => &mut self.turns[row.level][row.priority],
+            };
+            *turn = at + 1;
         }
-        self.tokens_ns -= cost_ns(bytes, self.rate);
-        self.backlog -= bytes;
-        self.packets -= 1;
-        (bytes, packet)
+        for class in self.with_parents(at) {
+            self.classes[class].charge(bytes, row.level, now);
+        }
+        Some((bytes, packet))
     }
 
-    /// The leaf that sends next: of the highest priority that has packets, the first in turn.
-    fn leaf_in_turn(&self) -> usize {
-        let waiting = self.leaves.iter().filter(|leaf| !leaf.queue.is_empty());
-        let priority =
-            waiting.map(|leaf| leaf.config.priority).min().expect("a class with packets has a leaf with some");
-        let (count, turn) = (self.leaves.len(), self.turns[usize::from(priority % PRIORITIES)]);
-        let waits = |at: &usize| !self.leaves[*at].queue.is_empty() && self.leaves[*at].config.priority == priority;
-        (turn..turn + count).map(|at| at % count).find(waits).expect("one of them waits")
+    /// Bytes that wait in a class and below it.
+    #[must_use]
+    pub fn backlog(&self, class: usize) -> u64 {
+        self.classes[class].backlog
     }
-}
 
-fn cost_ns(bytes: u64, rate: u64) -> i64 {
-    i64::try_from(u128::from(bytes) * u128::from(SECOND_NS) / u128::from(rate)).unwrap_or(i64::MAX)
+    /// Bytes that have left a class.
+    #[must_use]
+    pub fn sent(&self, class: usize) -> u64 {
+        self.classes[class].sent
+    }
+
+    /// Tokens that a class can use, its own or its parents' as far as its ceiling lets it, in nanoseconds; below zero, when it
+    /// can send again.
+    #[must_use]
+    pub fn credit_ns(&self, class: usize, now: Instant) -> i64 {
+        let (own, ceiling) = self.classes[class].tokens_at(now);
+        let lent = self.classes[class].config().parent.map(|parent| self.credit_ns(parent, now));
+        own.min(ceiling).max(lent.map_or(i64::MIN, |lent| lent.min(ceiling)))
+    }
+
+    /// Puts other settings of a class in force, but for its place. What it owes stays the same time.
+    pub fn set_class(&mut self, class: usize, config: ClassConfig, now: Instant) {
+        self.classes[class].set_config(config, now);
+    }
+
+    /// A class and those above it.
+    fn with_parents(&self, class: usize) -> impl Iterator<Item = usize> + use<P> {
+        let mut chain = [None; LEVELS];
+        let parents = core::iter::successors(Some(class), |&at| self.classes[at].config().parent);
+        chain.iter_mut().zip(parents).for_each(|(slot, at)| *slot = Some(at));
+        chain.into_iter().flatten()
+    }
+
+    fn waiting(&self) -> impl Iterator<Item = usize> {
+        let waits = |leaf: &Option<Leaf<P>>| leaf.as_ref().is_some_and(|leaf| !leaf.queue.is_empty());
+        self.leaves.iter().enumerate().filter(move |(_, leaf)| waits(leaf)).map(|(at, _)| at)
+    }
+
+    /// Until a class can send.
+    fn wait_ns(&self, class: usize, now: Instant) -> u64 {
+        let (own, ceiling) = self.classes[class].tokens_at(now);
+        let debt = |tokens: i64| (-tokens).max(0).unsigned_abs();
+        let lent = self.classes[class].config().parent.map_or(u64::MAX, |parent| self.wait_ns(parent, now));
+        debt(ceiling).max(debt(own).min(lent))
+    }
+
+    /// The class by whose tokens a leaf can send: the lowest that has some, if those below it may borrow.
+    fn lender(&self, leaf: usize, now: Instant) -> Option<usize> {
+        for at in self.with_parents(leaf) {
+            let (own, ceiling) = self.classes[at].tokens_at(now);
+            if ceiling < 0 {
+                return None;
+            }
+            if own >= 0 {
+                return Some(at);
+            }
+        }
+        None
+    }
+
+    /// The leaves that are served before all others.
+    fn first_row(&self, now: Instant) -> Option<Row> {
+        let mut row: Option<Row> = None;
+        for at in self.waiting() {
+            let Some(lender) = self.lender(at, now) else { continue };
+            let level = self.classes[lender].level();
+            let config = self.leaves[at].as_ref().expect("it waits").config;
+            let priority = usize::from(config.priority) % PRIORITIES;
+            match &mut row {
+                Some(first) if (first.level, first.priority) == (level, priority) => first.leaves.push(at),
+                Some(first) if (first.level, first.priority) < (level, priority) => {}
+                _ => row = Some(Row { level, priority, leaves: vec![at] }),
+            }
+        }
+        row
+    }
+
+    /// Lenders of the row take turns, and so do the classes below each.
+    fn leaf_in_turn(&mut self, row: &Row) -> usize {
+        loop {
+            let turn = self.turns[row.level][row.priority];
+            let lenders = row.leaves.iter().map(|&leaf| self.above(leaf, row.level));
+            let Some(lender) = lenders.filter(|&lender| lender >= turn).min() else {
+                self.turns[row.level][row.priority] = 0;
+                continue;
+            };
+            let leaf = self.leaf_below(lender, row);
+            self.turns[row.level][row.priority] = if leaf.is_some() { lender } else { lender + 1 };
+            if let Some(leaf) = leaf {
+                return leaf;
+            }
+        }
+    }
+
+    /// The leaf in turn below a class; `None` if all had theirs, and then the first is next.
+    fn leaf_below(&mut self, class: usize, row: &Row) -> Option<usize> {
+        if self.leaves[class].is_some() {
+            return Some(class);
+        }
+        loop {
+            let turn = self.classes[class].turns[row.priority];
+            let below =
+                row.leaves.iter().filter_map(|&leaf| self.with_parents(leaf).find(|&at| self.is_child(at, class)));
+            let Some(child) = below.filter(|&child| child >= turn).min() else {
+                self.classes[class].turns[row.priority] = 0;
+                return None;
+            };
+            let leaf = self.leaf_below(child, row);
+            self.classes[class].turns[row.priority] = if leaf.is_some() { child } else { child + 1 };
+            if leaf.is_some() {
+                return leaf;
+            }
+        }
+    }
+
+    fn is_child(&self, class: usize, parent: usize) -> bool {
+        self.classes[class].config().parent == Some(parent)
+    }
+
+    /// The class of `level` at or above a leaf.
+    fn above(&self, leaf: usize, level: usize) -> usize {
+        self.with_parents(leaf)
+            .find(|&at| self.classes[at].level() == level)
+            .expect("a leaf's lender is of the row's level")
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const PLAIN: LeafConfig = LeafConfig { priority: 0, quantum: 1_514, packets_max: 1_000, bytes_max: u64::MAX };
-
-    fn at(us: u64) -> Instant {
-        Instant::from_nanos(us * 1_000)
-    }
-
-    fn one(leaves: &[LeafConfig]) -> Htb<u32> {
-        Htb::new(&[ClassConfig { rate: 1_000_000_000, burst: 2_000, leaves: leaves.to_vec() }], at(0))
-    }
-
-    /// When each packet leaves, and which it is, in microseconds.
-    fn departures(htb: &mut Htb<u32>, from: Instant) -> Vec<(u64, u32)> {
-        let mut now = from;
-        let mut left = Vec::new();
-        while let Some(next) = htb.next_at(now) {
-            now = next;
-            left.push((now.as_nanos() / 1_000, htb.dequeue(now).expect("it said so").1));
-        }
-        left
-    }
-
-    #[test]
-    fn a_large_packet_leaves_at_once_and_the_next_waits_for_its_debt() {
-        let mut htb = one(&[PLAIN]);
-        (0..3).for_each(|packet| htb.enqueue(0, 0, 64_000, packet).unwrap());
-        assert_eq!(htb.occupancy_ns(0, at(0)), 192_000 - 2_000, "a byte takes a nanosecond");
-        assert_eq!(departures(&mut htb, at(0)), [(0, 0), (62, 1), (126, 2)]);
-        assert_eq!(htb.occupancy_ns(0, at(126)), 64_000, "nothing waits, but the debt");
-        assert_eq!(htb.occupancy_ns(0, at(1_000)), -2_000);
-    }
-
-    #[test]
-    fn a_full_leaf_gives_the_packet_back() {
-        let mut htb = one(&[LeafConfig { packets_max: 2, bytes_max: 3_000, ..PLAIN }]);
-        htb.enqueue(0, 0, 1_500, 1).unwrap();
-        assert_eq!(htb.enqueue(0, 0, 1_501, 2), Err(Dropped(2)));
-        htb.enqueue(0, 0, 1_500, 3).unwrap();
-        assert_eq!(htb.enqueue(0, 0, 0, 4), Err(Dropped(4)));
-    }
-
-    #[test]
-    fn leaves_take_turns_by_bytes_and_a_lower_priority_waits() {
-        let mut htb = one(&[PLAIN, LeafConfig { priority: 1, ..PLAIN }, LeafConfig { priority: 1, ..PLAIN }]);
-        (0..4).for_each(|packet| htb.enqueue(0, 1, 1_514, 10 + packet).unwrap());
-        (0..2).for_each(|packet| htb.enqueue(0, 2, 3_028, 20 + packet).unwrap());
-        htb.enqueue(0, 0, 100, 1).unwrap();
-        let order: Vec<u32> = departures(&mut htb, at(0)).into_iter().map(|(_, packet)| packet).collect();
-        assert_eq!(order, [1, 10, 20, 11, 21, 12, 13]);
-    }
-
-    #[test]
-    fn two_classes_get_their_rates_from_the_same_device() {
-        let class = |rate| ClassConfig { rate, burst: 0, leaves: vec![PLAIN] };
-        let mut htb = Htb::new(&[class(1_000_000_000), class(2_000_000_000)], at(0));
-        for class in 0..2 {
-            (0..500).for_each(|_| htb.enqueue(class, 0, 1_000, class).unwrap());
-        }
-        let left = departures_of(&mut htb, at(300));
-        assert_eq!(left, [301, 500], "a microsecond and half a one for each packet, the first at once");
-    }
-
-    fn departures_of(htb: &mut Htb<usize>, until: Instant) -> [usize; 2] {
-        let (mut now, mut left) = (at(0), [0, 0]);
-        while let Some(next) = htb.next_at(now).filter(|next| *next <= until) {
-            now = next;
-            left[htb.dequeue(now).expect("it said so").1] += 1;
-        }
-        left
-    }
-
-    #[test]
-    fn a_new_rate_keeps_what_is_owed() {
-        let mut htb = one(&[PLAIN]);
-        htb.enqueue(0, 0, 10_000, 1).unwrap();
-        htb.enqueue(0, 0, 10_000, 2).unwrap();
-        htb.dequeue(at(0)).unwrap();
-        htb.set_rate(0, 500_000_000, at(0));
-        assert_eq!(departures(&mut htb, at(0)), [(16, 2)]);
-    }
-}
+mod tests;
