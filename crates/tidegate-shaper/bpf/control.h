@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
 /* The window of a class and the shares of its flows: the arithmetic of crates/tidegate-core/src/control/window/, where it is
- * explained. A differential test holds both together. Spans are nanoseconds of the class's rate, sizes bytes of payload. */
+ * explained. A differential test holds both together. Spans are nanoseconds of the class's drain, sizes bytes of payload. */
 #ifndef TIDEGATE_CONTROL_H
 #define TIDEGATE_CONTROL_H
 
@@ -17,6 +17,10 @@
 #define NEAR_MAX_NS 200000ULL
 #define FAR_MARGIN_NS 100000ULL
 #define QUEUE_MAX_NS (1LL << 36)
+#define DRAIN_SPAN_NS 1000000ULL
+#define DRAIN_SPAN_BYTES 16384ULL
+#define DRAIN_SPAN_MAX_NS 10000000ULL
+#define DRAIN_FORGET_NS 100000000ULL
 #define ALPHA_SHIFT 4
 #define CLASS_ALPHA_ONE (1U << 10)
 #define NETWORK_WINDOW_MAX (1U << 30)
@@ -88,6 +92,84 @@ static __always_inline u64 follow_base(u64 base, u64 sample)
 	if (sample < base)
 		return base - ((base - sample) >> 3);
 	return base + (min_of(sample - base, base) >> 6);
+}
+
+/* --- drain.rs --- */
+
+enum measured { MEASURED_NOTHING, MEASURED_QUEUED, MEASURED_FASTER };
+
+struct drain {
+	u64 rate;
+	u64 began;
+	u64 last;
+	u64 drained;
+	s64 queue_sum;
+	u64 periods;
+};
+
+static __always_inline u64 drain_rate(const struct drain *drain, u64 rate, u64 ceil)
+{
+	return max_of(min_of(drain->rate, ceil), rate);
+}
+
+static __always_inline void begin_span(struct drain *drain, u64 drained, u64 now)
+{
+	drain->began = now;
+	drain->drained = drained;
+	drain->queue_sum = 0;
+	drain->periods = 0;
+}
+
+static __always_inline enum measured drain_period(struct drain *drain, s64 queue, s64 queue_least, u64 period, u64 drained,
+						  u64 rate, u64 ceil, u64 now)
+{
+	u64 gap = now - drain->last, pause = 2 * (period + span_of(DRAIN_SPAN_BYTES, rate)), span, bytes, passed, before;
+	u32 is_over, is_queued;
+
+	drain->last = now;
+	if (gap > pause) {
+		if (gap > pause + DRAIN_FORGET_NS)
+			drain->rate = rate;
+		begin_span(drain, drained, now);
+		return MEASURED_NOTHING;
+	}
+	drain->queue_sum += queue;
+	drain->periods++;
+	span = now - drain->began;
+	if (span < DRAIN_SPAN_NS)
+		return MEASURED_NOTHING;
+	bytes = drained > drain->drained ? drained - drain->drained : 0;
+	is_over = bytes >= DRAIN_SPAN_BYTES || span >= DRAIN_SPAN_MAX_NS;
+	is_queued = drain->queue_sum >= queue_least * (s64)drain->periods;
+	passed = max_of(min_of((is_over ? bytes : DRAIN_SPAN_BYTES) * SECOND_NS / span, ceil), rate);
+	if (is_over)
+		begin_span(drain, drained, now);
+	before = drain_rate(drain, rate, ceil);
+	if (is_queued && passed < before) {
+		drain->rate = passed;
+		return MEASURED_QUEUED;
+	}
+	if (is_over && is_queued && passed > before) {
+		drain->rate = before + (passed - before) / 2;
+		return MEASURED_QUEUED;
+	}
+	if (is_over && passed > before) {
+		drain->rate = passed;
+		return MEASURED_FASTER;
+	}
+	return MEASURED_NOTHING;
+}
+
+/* The window at a new drain. */
+static __always_inline u64 drain_window(u64 window, enum measured measured, u64 before, u64 after, u64 base, u64 setpoint)
+{
+	u64 same = span_of(bytes_in(before, window), after);
+
+	if (measured == MEASURED_QUEUED)
+		return same;
+	if (measured == MEASURED_FASTER)
+		return max_of(min_of(window, base + setpoint), same);
+	return window;
 }
 
 /* --- share.rs --- */

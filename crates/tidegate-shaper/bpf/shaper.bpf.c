@@ -53,6 +53,12 @@ static __always_inline int class_at(u32 index, struct class *class)
 	return class->config && class->state && class->counts && class->config->rate;
 }
 
+/* What the limiter lets pass, in bytes per second. */
+static __always_inline u64 drain_of(const struct class *class)
+{
+	return drain_rate(&class->state->drain, class->config->rate, class->config->ceil);
+}
+
 /* --- the queue --- */
 
 /* Bytes that wait in TCP's own leaves: what entered less what left. Exact again whenever the device's queue is empty, so a
@@ -89,7 +95,18 @@ static __always_inline s64 queue_in_kernel(struct __sk_buff *skb, struct class *
 		if (leaf && !htb->level)
 			backlog = leaf->qstats.backlog;
 	}
-	return (s64)span_of(backlog, class->config->rate) - credit_of(htb, now);
+	return (s64)span_of(backlog, drain_of(class)) - credit_of(htb, now);
+}
+
+/* Bytes that have left the class. */
+static __always_inline u64 drained_of(struct __sk_buff *skb, struct class *class)
+{
+	struct htb_class *htb;
+
+	if (settings.under_test)
+		return told.drained;
+	htb = find_class(root_of(skb), class->config->classid);
+	return htb ? dequeued_of(htb) : 0;
 }
 
 /* Nanoseconds; negative while the class has tokens that nobody used. */
@@ -444,7 +461,22 @@ static __always_inline void measured(struct class *class, struct flow *flow, u64
 		class->state->base = follow_base(others, base);
 }
 
-static __always_inline void update(struct class *class, u64 now)
+/* A class that may borrow drains as its neighbours let it. The virtual queue knows nothing of neighbours. */
+static __always_inline u64 follow_drain(struct __sk_buff *skb, struct class *class, u64 window, s64 queue, u64 now)
+{
+	struct class_state *state = class->state;
+	struct class_config *config = class->config;
+	u64 before = drain_of(class), period = max_of(state->base, UPDATE_NS);
+	enum measured measured;
+
+	if (config->ceil <= config->rate || settings.occupancy != OCCUPANCY_DIRECT)
+		return window;
+	measured = drain_period(&state->drain, queue, config->setpoint / 2, period, drained_of(skb, class), config->rate,
+				config->ceil, now);
+	return drain_window(window, measured, before, drain_of(class), state->base, config->setpoint);
+}
+
+static __always_inline void update(struct __sk_buff *skb, struct class *class, u64 now)
 {
 	struct class_state *state = class->state;
 	struct class_config *config = class->config;
@@ -473,11 +505,12 @@ static __always_inline void update(struct class *class, u64 now)
 	window = state->window;
 	if (config->mode == MODE_DCTCP) {
 		state->alpha = class_alpha(state->alpha, above, samples);
-		window = dctcp(window, state->alpha, above, span_of(state->mss, config->rate));
+		window = dctcp(window, state->alpha, above, span_of(state->mss, drain_of(class)));
 	} else {
 		window = integral(window, sum, config->setpoint);
 	}
-	state->window = clamp_window(window, config->rate, state->mss);
+	window = follow_drain(skb, class, window, sum, now);
+	state->window = clamp_window(window, drain_of(class), state->mss);
 }
 
 static __always_inline void sample(struct class *class, s64 queue)
@@ -501,7 +534,7 @@ static __always_inline void write_window(struct __sk_buff *skb, struct class *cl
 	u32 scale = packet->flags & TCP_SYN ? 0 : flow->scale & 15;
 	u64 far = far_ns(flow->base, state->base);
 	u32 mss = max_of(flow->mss, 1);
-	u32 share = share_of(state->window, flows, class->config->rate, far, mss);
+	u32 share = share_of(state->window, flows, drain_of(class), far, mss);
 	u32 room = after(packet->ack, flow->edge) ? 0 : flow->edge - packet->ack;
 	u32 field;
 
@@ -549,7 +582,7 @@ static __always_inline void acknowledged(struct __sk_buff *skb, struct class *cl
 		measured(class, flow, now);
 	if (counts(class->state, flow, now))
 		sample(class, queue_of(skb, class, now));
-	update(class, now);
+	update(skb, class, now);
 	write_window(skb, class, packet, flow);
 }
 

@@ -30,6 +30,7 @@ const volatile struct settings settings = { .link_bytes = 14, .default_class = N
 struct told {
 	u64 now;
 	s64 queue;
+	u64 drained;
 	u32 random;
 	u32 pad;
 };
@@ -40,6 +41,7 @@ struct class_config {
 	u64 rate;      /* bytes per second */
 	u64 setpoint;  /* ns */
 	u64 burst;     /* ns; of the virtual queue */
+	u64 ceil;      /* bytes per second; at least `rate` */
 	u32 classid;   /* of HTB; without isolation the leaf */
 	u32 mode;
 	u32 isolation; /* leaves as in crates/tidegate-shaper/src/machine/tree.rs */
@@ -65,6 +67,7 @@ struct class_state {
 	u32 mss;
 	u32 alpha;
 	u64 leaf_epoch;
+	struct drain drain;
 	u32 leaf_now[TCP_LEAF_COUNT];  /* flows that were limited in this epoch and the last one */
 	u32 leaf_last[TCP_LEAF_COUNT];
 };

@@ -19,7 +19,12 @@ pub(super) struct Guard {
 impl Guard {
     pub(super) fn new(scenario: &Scenario, scheme: Scheme, rng: Rng) -> Self {
         let class = |mode| {
-            let config = ClassConfig { rate: scenario.rate(), setpoint_ns: scenario.setpoint_us * 1_000, mode };
+            let config = ClassConfig {
+                rate: scenario.rate(),
+                ceil: scenario.ceil(),
+                setpoint_ns: scenario.setpoint_us * 1_000,
+                mode,
+            };
             Class::new(config, MSS, Instant::ZERO)
         };
         let classes =
@@ -42,16 +47,18 @@ impl Guard {
 
     pub(super) fn set_rate(&mut self, class: usize, rate: u64) {
         if let Some(class) = self.classes.get_mut(class) {
-            class.set_config(ClassConfig { rate, ..class.window().config() });
+            let config = class.window().config();
+            let ceil = if config.ceil > config.rate { config.ceil } else { rate };
+            class.set_config(ClassConfig { rate, ceil, ..config });
         }
     }
 
     /// What the limiter lets pass, as far as the class knows.
-    pub(super) fn rate(&self, class: usize) -> Option<u64> {
-        self.classes.get(class).map(|class| class.window().config().rate)
+    pub(super) fn drain(&self, class: usize) -> Option<u64> {
+        self.classes.get(class).map(|class| class.window().drain())
     }
 
-    /// The class's window in nanoseconds of its rate, if it has one.
+    /// The class's window in nanoseconds of its drain, if it has one.
     pub(super) fn window_ns(&self, class: usize) -> Option<u64> {
         self.classes.get(class).map(|class| class.window().window_ns())
     }

@@ -188,9 +188,10 @@ impl<'a> Plant<'a> {
     /// What the shaper sees with a packet of a limiter.
     fn seen(&self, class: usize, now: Instant) -> Seen {
         let (own, tcp) = (self.limiters.own(class), self.limiters.tcp(class));
-        let waits = span_of(self.htb.backlog(tcp), self.guard.rate(class).unwrap_or(1));
+        let drain = self.guard.drain(class).unwrap_or(1);
+        let waits = span_of(self.htb.backlog(tcp), drain);
         let queue_ns = i64::try_from(waits).unwrap_or(i64::MAX).saturating_sub(self.htb.credit_ns(own, now));
-        Seen { queue_ns, now }
+        Seen { queue_ns, drained: self.htb.sent(own), now }
     }
 
     fn open(&mut self, kind: Kind, class: usize, total: u64, far: Duration, scaled: bool) {

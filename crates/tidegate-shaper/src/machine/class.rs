@@ -206,7 +206,7 @@ impl Class {
         if self.window.counts(flow.census, seen.now) {
             self.window.sample(seen.queue_ns);
         }
-        self.window.on_timeout(seen.now);
+        self.window.on_timeout(seen.drained, seen.now);
         let scale = if segment.flags.has(Flags::SYN) { 0 } else { scale };
         let field = self.announce(flow, segment, scale, coin);
         if field < segment.window {
@@ -222,7 +222,7 @@ impl Class {
         let share = share(Share {
             window_ns: self.window.window_ns(),
             flows: self.window.flows(),
-            rate: self.window.config().rate,
+            rate: self.window.drain(),
             far_ns,
             mss,
         });

@@ -34,14 +34,25 @@ pub struct DeviceProgram {
 pub struct ClassProgram {
     /// Number by which the kernel knows the class.
     pub classid: ClassId,
-    /// Bytes a second, guaranteed. While it borrows its queue counts as longer than it is, never as shorter.
+    /// Bytes a second, guaranteed.
     pub rate: u64,
+    /// Bytes a second with what others leave; at least `rate`.
+    pub ceil: u64,
     /// Whether sparse flows go to a leaf of their own.
     pub isolation: bool,
     /// What keeps its queue short.
     pub control: Control,
     /// How long a packet may wait.
     pub delay: Duration,
+}
+
+/// What the kernel says that a class may send, in bytes a second.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct KernelRates {
+    /// Guaranteed.
+    pub rate: u64,
+    /// With what others leave.
+    pub ceil: u64,
 }
 
 /// A packet of which all of `when` holds belongs to the class of slot `slot`.
@@ -55,20 +66,25 @@ pub struct Rule {
 
 impl DeviceProgram {
     /// Programs of `device`, whose class `i` has slot `slots[i]`. `rates[i]` is what the kernel says of a class of somebody else's
-    /// tree, as bytes a second.
+    /// tree.
     #[must_use]
-    pub fn new(device: &Device, slots: &[usize], rates: &[Option<u64>]) -> Self {
+    pub fn new(device: &Device, slots: &[usize], rates: &[Option<KernelRates>]) -> Self {
         let (mut classes, mut rules) = (BTreeMap::new(), Vec::new());
         for (index, class) in device.classes.iter().enumerate() {
             let slot = slots[index];
-            let given = class.rate.map(super::line_rate::LineRate::bytes_per_s);
-            let Some(rate) = given.or_else(|| rates.get(index).copied().flatten()) else { continue };
+            let given = class
+                .rate
+                .map(|rate| KernelRates { rate: rate.bytes_per_s(), ceil: class.ceil.unwrap_or(rate).bytes_per_s() });
+            let Some(KernelRates { rate, ceil }) = given.or_else(|| rates.get(index).copied().flatten()) else {
+                continue;
+            };
+            let ceil = ceil.max(rate);
             if device.has_children(index) {
                 continue;
             }
             let classid = class.classid.unwrap_or_else(|| class_of_slot(slot));
             let (isolation, control, delay) = (device.isolation, device.control, device.delay);
-            classes.insert(slot, ClassProgram { classid, rate, isolation, control, delay });
+            classes.insert(slot, ClassProgram { classid, rate, ceil, isolation, control, delay });
             rules.extend(class.matches.iter().map(|when| Rule { slot, when: when.clone() }));
         }
         let default = device.default_class.map(|index| slots[index]);
@@ -107,9 +123,11 @@ mod tests {
         let theirs = Class { rate: None, ceil: None, classid: Some(ClassId::new(1, 16)), ..class("a", "1 Gbit/s") };
         let mut device = device(vec![theirs]);
         device.mode = Mode::Attach;
-        let program = DeviceProgram::new(&device, &[0], &[Some(1_000_000)]);
+        let rates = KernelRates { rate: 1_000_000, ceil: 2_000_000 };
+        let program = DeviceProgram::new(&device, &[0], &[Some(rates)]);
         let told = program.classes[&0];
-        assert_eq!((told.classid, told.rate, program.classifies), (ClassId::new(1, 16), 1_000_000, false));
+        assert_eq!((told.classid, program.classifies), (ClassId::new(1, 16), false));
+        assert_eq!((told.rate, told.ceil), (1_000_000, 2_000_000));
         assert_eq!(DeviceProgram::new(&device, &[0], &[None]).classes.len(), 0);
     }
 }

@@ -1,6 +1,7 @@
 //! The sum of the windows of a class's flows.
 
-use super::{FLOOR_SEGMENTS, span_of};
+use super::drain::{Drain, Limits, Measured, Period};
+use super::{FLOOR_SEGMENTS, bytes_in, span_of};
 use crate::Instant;
 
 /// The window is not computed anew more often: a shorter round trip is that of a few packets.
@@ -38,9 +39,11 @@ pub enum Mode {
 /// Settings of a class.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ClassConfig {
-    /// What the limiter lets pass, in bytes per second; above zero.
+    /// What the limiter lets pass at least, in bytes per second; above zero.
     pub rate: u64,
-    /// The queue that is wanted, in nanoseconds of that rate; at most a second.
+    /// What it lets pass if neighbours leave it; at least `rate`, and `rate` if the class cannot borrow.
+    pub ceil: u64,
+    /// The queue that is wanted, in nanoseconds of what the limiter lets pass; at most a second.
     pub setpoint_ns: u64,
     /// The control law.
     pub mode: Mode,
@@ -61,7 +64,9 @@ pub struct Census {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ClassWindow {
     config: ClassConfig,
-    /// Sum of the windows, in nanoseconds of the rate.
+    /// How fast the queue drains.
+    drain: Drain,
+    /// Sum of the windows, in nanoseconds of the drain.
     window_ns: u64,
     /// Sum of the samples since the last update; below zero while the class has tokens to spare.
     queue_sum_ns: i64,
@@ -90,6 +95,7 @@ impl ClassWindow {
     pub fn new(config: ClassConfig, mss: u64, now: Instant) -> Self {
         Self {
             config,
+            drain: Drain::default(),
             window_ns: WINDOW_START_NS,
             queue_sum_ns: 0,
             samples: 0,
@@ -115,7 +121,17 @@ impl ClassWindow {
         self.config = config;
     }
 
-    /// Sum of the windows of the class's flows, in nanoseconds of its rate.
+    /// What the limiter lets pass now, in bytes per second: the rate, or more while the class borrows.
+    #[must_use]
+    pub fn drain(&self) -> u64 {
+        self.drain.rate(self.limits())
+    }
+
+    fn limits(&self) -> Limits {
+        Limits { rate: self.config.rate, ceil: self.config.ceil }
+    }
+
+    /// Sum of the windows of the class's flows, in nanoseconds of its [`drain`](Self::drain).
     #[must_use]
     pub fn window_ns(&self) -> u64 {
         self.window_ns
@@ -140,7 +156,7 @@ impl ClassWindow {
         census.epoch == self.epoch || census.epoch > Instant::ZERO && census.epoch.plus_nanos(2 * EPOCH_NS) > now
     }
 
-    /// The class had `queue_ns` of its rate waiting, token debt included; below zero, so much could pass at once.
+    /// The class had `queue_ns` of its drain waiting, token debt included; below zero, so much could pass at once.
     pub fn sample(&mut self, queue_ns: i64) {
         let queue_ns = queue_ns.clamp(-QUEUE_MAX_NS, QUEUE_MAX_NS);
         self.queue_sum_ns = self.queue_sum_ns.saturating_add(queue_ns);
@@ -176,8 +192,9 @@ impl ClassWindow {
         self.epoch
     }
 
-    /// Computes the window anew if it is time.
-    pub fn on_timeout(&mut self, now: Instant) {
+    /// Computes the window anew if it is time. `drained` is the number of bytes that have left the class, counted from
+    /// anywhere; of a class that cannot borrow it is not looked at.
+    pub fn on_timeout(&mut self, drained: u64, now: Instant) {
         if now < self.next_update {
             return;
         }
@@ -190,19 +207,23 @@ impl ClassWindow {
         if self.samples == 0 {
             return;
         }
-        let window_ns = match self.config.mode {
-            Mode::Integral => self.integral(),
+        let queue_ns = mean(self.queue_sum_ns, self.samples);
+        self.window_ns = match self.config.mode {
+            Mode::Integral => self.integral(queue_ns),
             Mode::Dctcp => self.dctcp(),
         };
-        self.window_ns = window_ns.min(self.window_max_ns()).max(self.window_min_ns());
+        if self.config.ceil > self.config.rate {
+            self.follow_drain(queue_ns, drained, now);
+        }
+        self.window_ns = self.window_ns.min(self.window_max_ns()).max(self.window_min_ns());
         self.queue_sum_ns = 0;
         self.samples = 0;
         self.above = 0;
     }
 
     /// A quarter of the error: at most a quarter of the setpoint up, and of the window down.
-    fn integral(&self) -> u64 {
-        let error_ns = signed(self.config.setpoint_ns) - mean(self.queue_sum_ns, self.samples);
+    fn integral(&self, queue_ns: i64) -> u64 {
+        let error_ns = signed(self.config.setpoint_ns) - queue_ns;
         if error_ns >= 0 {
             self.window_ns + (error_ns.unsigned_abs().min(self.config.setpoint_ns) >> GAIN_SHIFT)
         } else {
@@ -214,17 +235,38 @@ impl ClassWindow {
         let share = (self.above << 10) / self.samples;
         self.alpha = self.alpha.saturating_add_signed((signed(share) - signed(self.alpha)) >> ALPHA_SHIFT);
         if self.above == 0 {
-            return self.window_ns + span_of(self.mss, self.config.rate);
+            return self.window_ns + span_of(self.mss, self.drain());
         }
         self.window_ns - ((self.window_ns * self.alpha.min(ALPHA_ONE)) >> 11)
     }
 
+    /// The same bytes are another time at another drain. A class that ran dry and drains faster than was thought is given what
+    /// the new drain needs.
+    fn follow_drain(&mut self, queue_ns: i64, drained: u64, now: Instant) {
+        let before = self.drain();
+        let period = Period {
+            queue_ns,
+            queue_least_ns: signed(self.config.setpoint_ns / 2),
+            period_ns: self.base_ns.max(PERIOD_MIN_NS),
+            drained,
+        };
+        let measured = self.drain.on_period(period, self.limits(), now);
+        let same_ns = span_of(bytes_in(before, self.window_ns), self.drain());
+        match measured {
+            Measured::Nothing => {}
+            Measured::Queued => self.window_ns = same_ns,
+            Measured::Faster => {
+                self.window_ns = self.window_ns.min(self.base_ns + self.config.setpoint_ns).max(same_ns);
+            }
+        }
+    }
+
     fn window_min_ns(&self) -> u64 {
-        span_of(FLOOR_SEGMENTS * self.mss, self.config.rate)
+        span_of(FLOOR_SEGMENTS * self.mss, self.drain())
     }
 
     fn window_max_ns(&self) -> u64 {
-        span_of(WINDOW_MAX_SEGMENTS * self.mss, self.config.rate).max(WINDOW_MAX_NS)
+        span_of(WINDOW_MAX_SEGMENTS * self.mss, self.drain()).max(WINDOW_MAX_NS)
     }
 }
 

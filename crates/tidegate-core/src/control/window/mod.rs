@@ -6,14 +6,15 @@
 //! [`announce`] turns into a window field, and what the network marks caps a flow further ([`NetworkWindow`]).
 //!
 //! A C program in the kernel mirrors this module: plain 64-bit integers, no floats, no allocation, no signed division.
-//! Queues and windows of a class are nanoseconds of its rate, so that a changed rate changes no state; what a flow gets is
-//! bytes of payload.
+//! Queues and windows of a class are nanoseconds of its drain, which is its rate unless it borrows: so a changed rate changes no
+//! state. What a flow gets is bytes of payload.
 //!
 //! Source: He et al., "Improving Latency and Burst-tolerance for Software Rate Limiters". The paper names its signals and
 //! its lever, no constants and no algorithm: those are ours.
 
 mod announce;
 mod class;
+mod drain;
 mod network;
 mod share;
 

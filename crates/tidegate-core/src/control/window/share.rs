@@ -17,11 +17,11 @@ const FAR_MARGIN_NS: u64 = 100_000;
 /// What a flow's share follows from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Share {
-    /// The class's window in nanoseconds of its rate.
+    /// The class's window in nanoseconds of its drain.
     pub window_ns: u64,
     /// Flows that share it; at least 1.
     pub flows: u64,
-    /// The class's rate in bytes per second.
+    /// The class's drain in bytes per second.
     pub rate: u64,
     /// What [`far_ns`] says of the flow.
     pub far_ns: u64,

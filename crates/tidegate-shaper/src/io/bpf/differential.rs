@@ -113,13 +113,22 @@ struct Pair {
     class: Class,
     flows: Flows,
     now: u64,
+    drained: u64,
+    /// The fastest drain that was measured.
+    fastest: u64,
     rng: Rng,
 }
 
 impl Pair {
-    fn new(control: Control, ecn: bool, seed: u64) -> Option<Self> {
-        let program =
-            ClassProgram { classid: ClassId::new(0x71de, 0x20), rate: RATE, isolation: false, control, delay: DELAY };
+    fn new(control: Control, ecn: bool, ceil: u64, seed: u64) -> Option<Self> {
+        let program = ClassProgram {
+            classid: ClassId::new(0x71de, 0x20),
+            rate: RATE,
+            ceil,
+            isolation: false,
+            control,
+            delay: DELAY,
+        };
         let device = DeviceProgram {
             classes: [(0, program)].into(),
             rules: Vec::new(),
@@ -140,23 +149,25 @@ impl Pair {
         object.set_class(0, &program, ecn).unwrap();
         let mode = if control == Control::Dctcp { Mode::Dctcp } else { Mode::Integral };
         let setpoint_ns = u64::try_from(DELAY.as_nanos()).unwrap();
-        let mut class = Class::new(ClassConfig { rate: RATE, setpoint_ns, mode }, 1_448, Instant::ZERO);
+        let mut class = Class::new(ClassConfig { rate: RATE, ceil, setpoint_ns, mode }, 1_448, Instant::ZERO);
         if ecn {
             class.use_marks();
         }
-        Some(Self { object, class, flows: Flows::default(), now: 1_000, rng: Rng::new(seed) })
+        Some(Self { object, class, flows: Flows::default(), now: 1_000, drained: 0, fastest: 0, rng: Rng::new(seed) })
     }
 
     /// The window that both say, of a frame that comes in; of one that goes out, the window in it.
     fn see(&mut self, shape: Shape, frame: Frame<'_>, gso_bytes: u32) -> u16 {
         self.now += self.rng.below(60_000);
-        let queue = i64::try_from(self.rng.below(400_000)).unwrap() - 120_000;
+        let queue_ns = i64::try_from(self.rng.below(400_000)).unwrap() - 120_000;
         let coin = u16::try_from(self.rng.below(65_536)).unwrap();
-        self.object.tell(self.now, queue, coin.into());
+        // At times the class is let pass less, and at times more than its ceiling.
+        self.drained += self.rng.below(15_000 << (self.now >> 23 & 1));
+        let seen = Seen { queue_ns, drained: self.drained, now: Instant::from_nanos(self.now) };
+        self.object.tell(seen, coin.into());
         let bytes = build(shape, frame);
         let program = if frame.outgoing { self.object.egress() } else { self.object.ingress() };
         let out = run(&program, &bytes, gso_bytes);
-        let seen = Seen { queue_ns: queue, now: Instant::from_nanos(self.now) };
         let parsed = parse(&bytes, u32::try_from(bytes.len()).unwrap()).unwrap();
         let rewrite = if frame.outgoing {
             self.class.on_egress(&mut self.flows, &parsed.segment, gso_bytes, seen).1
@@ -172,11 +183,12 @@ impl Pair {
         let window = self.class.window();
         let flows = u64::from(state.limited_now.max(state.limited_last).max(1));
         assert_eq!(
-            (state.window_ns, state.base_ns, flows),
-            (window.window_ns(), window.base_ns(), window.flows()),
+            (state.window_ns, state.drain.clamp(RATE, window.config().ceil), state.base_ns, flows),
+            (window.window_ns(), window.drain(), window.base_ns(), window.flows()),
             "at {} ns",
             self.now
         );
+        self.fastest = self.fastest.max(window.drain());
         let at = parsed.header_at + 14;
         u16::from_be_bytes([out[at], out[at + 1]])
     }
@@ -284,8 +296,9 @@ impl Ends {
     }
 }
 
-fn play(control: Control, ecn: bool, seed: u64) {
-    let Some(mut pair) = Pair::new(control, ecn, seed) else { return };
+/// The fastest drain that was measured; `None` if it was not run.
+fn play(control: Control, ecn: bool, ceil: u64, seed: u64) -> Option<u64> {
+    let mut pair = Pair::new(control, ecn, ceil, seed)?;
     let mut ends: Vec<Ends> = Vec::new();
     for number in 0..1_500 {
         if ends.len() < 3 || pair.rng.chance(0.01) && ends.len() < 40 {
@@ -301,19 +314,27 @@ fn play(control: Control, ecn: bool, seed: u64) {
             ends.swap_remove(at).close(&mut pair);
         }
     }
+    Some(pair.fastest)
 }
 
 #[test]
 fn the_programs_do_as_the_machine_with_the_integral() {
-    (1..=6).for_each(|seed| play(Control::Integral, false, seed));
+    assert!((1..=6).all(|seed| play(Control::Integral, false, RATE, seed).is_none_or(|fastest| fastest == RATE)));
 }
 
 #[test]
 fn the_programs_do_as_the_machine_with_dctcp() {
-    (11..=16).for_each(|seed| play(Control::Dctcp, false, seed));
+    assert!((11..=16).all(|seed| play(Control::Dctcp, false, RATE, seed).is_none_or(|fastest| fastest == RATE)));
+}
+
+#[test]
+fn the_programs_do_as_the_machine_when_the_class_borrows() {
+    let borrows = |control, seed| play(control, false, 4 * RATE, seed).is_none_or(|fastest| fastest > RATE);
+    assert!((31..=36).all(|seed| borrows(Control::Integral, seed)));
+    assert!((41..=43).all(|seed| borrows(Control::Dctcp, seed)));
 }
 
 #[test]
 fn the_programs_do_as_the_machine_with_marks_of_the_network() {
-    (21..=26).for_each(|seed| play(Control::Integral, true, seed));
+    assert!((21..=26).all(|seed| play(Control::Integral, true, RATE, seed).is_none_or(|fastest| fastest == RATE)));
 }

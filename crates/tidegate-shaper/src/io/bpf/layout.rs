@@ -22,7 +22,7 @@ const NETWORK_ALPHA_ONE: u32 = 1 << 20;
 /// Payload of a full segment until one is seen: Ethernet's, with timestamps.
 const MSS_USUAL: u64 = 1_448;
 
-const CLASS_STATE_BYTES: usize = 248;
+const CLASS_STATE_BYTES: usize = 296;
 const CLASS_COUNTS_BYTES: usize = 14 * 8 + RTT_BUCKETS * 4;
 
 /// `struct settings`.
@@ -53,14 +53,15 @@ pub(super) fn class_config(class: &ClassProgram, ecn: bool) -> Vec<u8> {
         Control::Integral => 1,
         Control::Dctcp => 2,
     };
-    let mut bytes: Vec<u8> = [class.rate, setpoint_ns, BURST_NS].iter().flat_map(|value| value.to_ne_bytes()).collect();
+    let mut bytes: Vec<u8> =
+        [class.rate, setpoint_ns, BURST_NS, class.ceil].iter().flat_map(|value| value.to_ne_bytes()).collect();
     bytes.extend(words(&[class.classid.0, mode, class.isolation.into(), ecn.into()]));
     bytes
 }
 
 /// `struct class_state` of a class that has seen nothing yet.
 pub(super) fn first_class_state(rate: u64) -> Vec<u8> {
-    let config = ClassConfig { rate, setpoint_ns: 0, mode: Mode::Integral };
+    let config = ClassConfig { rate, ceil: rate, setpoint_ns: 0, mode: Mode::Integral };
     let first = ClassWindow::new(config, MSS_USUAL, Instant::ZERO);
     let mut bytes = vec![0; CLASS_STATE_BYTES];
     bytes[..8].copy_from_slice(&first.window_ns().to_ne_bytes());
@@ -75,6 +76,8 @@ pub(super) fn first_class_state(rate: u64) -> Vec<u8> {
 pub(super) struct ClassState {
     pub(super) window_ns: u64,
     pub(super) queue_ns: i64,
+    /// Bytes per second; below the guarantee if nothing is borrowed.
+    pub(super) drain: u64,
     pub(super) limited_now: u32,
     pub(super) limited_last: u32,
     #[cfg(test)]
@@ -88,6 +91,7 @@ impl ClassState {
         Some(Self {
             window_ns: wide(0)?,
             queue_ns: wide(11)?.cast_signed(),
+            drain: wide(15)?,
             limited_now: u32_at(bytes, 96)?,
             limited_last: u32_at(bytes, 100)?,
             #[cfg(test)]

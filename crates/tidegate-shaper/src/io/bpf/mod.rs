@@ -95,7 +95,7 @@ impl Programs for Attached {
     fn class_stats(&mut self, slot: usize) -> Result<ClassStats, ProgramError> {
         let state: ClassState = self.object.class_state(slot)?;
         let counts: ClassCounts = self.object.class_counts(slot)?;
-        let rate = self.object.rate_of(slot);
+        let rate = self.object.rate_of(slot).max(state.drain);
         let bytes = |ns: u64| u64::try_from(u128::from(ns) * u128::from(rate) / 1_000_000_000).unwrap_or(u64::MAX);
         let queue_bytes = i64::try_from(bytes(state.queue_ns.unsigned_abs())).unwrap_or(i64::MAX);
         Ok(ClassStats {

@@ -133,8 +133,10 @@ impl Object {
 
     /// Tells what the next packet meets.
     #[cfg(test)]
-    pub(super) fn tell(&self, now: u64, queue: i64, random: u32) {
-        let told: Vec<u8> = [&now.to_ne_bytes()[..], &queue.to_ne_bytes(), &random.to_ne_bytes(), &[0; 4]].concat();
+    pub(super) fn tell(&self, seen: crate::machine::flow::Seen, random: u32) {
+        let (now, queue, drained) = (seen.now.as_nanos(), seen.queue_ns.cast_unsigned(), seen.drained);
+        let mut told: Vec<u8> = [now, queue, drained].iter().flat_map(|value| value.to_ne_bytes()).collect();
+        told.extend([random, 0].iter().flat_map(|value| value.to_ne_bytes()));
         let map =
             self.loaded.maps().find(|map| map.name().to_string_lossy().ends_with(".bss")).expect("state.h has it");
         map.update(&0_u32.to_ne_bytes(), &told, MapFlags::ANY).expect("the table is there");

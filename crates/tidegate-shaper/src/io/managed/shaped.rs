@@ -16,7 +16,7 @@ use crate::machine::class_id::ClassId;
 use crate::machine::device::{Device, Mode};
 use crate::machine::line_rate::LineRate;
 use crate::machine::plan::{Operation, plan};
-use crate::machine::program::DeviceProgram;
+use crate::machine::program::{DeviceProgram, KernelRates};
 use crate::machine::tree::{Tree, class_of_slot, with_leaves};
 
 /// A device that is there and has its tree.
@@ -147,7 +147,10 @@ impl Shaped {
     /// Tells the programs what is wanted now: in place where only what classes may send has changed, else anew.
     fn program(&mut self, wanted: &Wanted, loader: &mut AnyLoader) {
         let Some(loader) = loader else { return };
-        let rate_of = |id: Option<ClassId>| self.figures.get(&id?)?.htb.map(|htb| htb.rate);
+        let rate_of = |id: Option<ClassId>| {
+            let htb = self.figures.get(&id?)?.htb?;
+            Some(KernelRates { rate: htb.rate, ceil: htb.ceil })
+        };
         let rates: Vec<_> = wanted.device.classes.iter().map(|class| rate_of(class.classid)).collect();
         let mut wish = DeviceProgram::new(&wanted.device, &wanted.slots, &rates);
         wish.classes.values_mut().for_each(|class| class.control = wanted.control());

@@ -3,7 +3,8 @@ use tidegate_core::control::window::Mode;
 use super::*;
 use crate::machine::packet::{Endpoint, SynOptions};
 
-const CONFIG: ClassConfig = ClassConfig { rate: 125_000_000, setpoint_ns: 100_000, mode: Mode::Integral };
+const CONFIG: ClassConfig =
+    ClassConfig { rate: 125_000_000, ceil: 125_000_000, setpoint_ns: 100_000, mode: Mode::Integral };
 const OFFER: SynOptions = SynOptions { window_scale: Some(7), mss: Some(1_460), timestamps: true };
 const MSS: u32 = 1_448;
 
@@ -21,7 +22,7 @@ impl Bench {
 
     fn seen(&mut self) -> Seen {
         self.now += 10_000;
-        Seen { queue_ns: 100_000, now: Instant::from_nanos(self.now) }
+        Seen { queue_ns: 100_000, drained: 0, now: Instant::from_nanos(self.now) }
     }
 
     fn out(&mut self, seq: u32, payload: u32) -> Leaf {
@@ -160,7 +161,7 @@ fn an_old_acknowledgement_is_left_alone() {
 fn a_held_flow_goes_to_one_bulk_leaf_and_returns_when_it_is_idle_for_two_epochs() {
     let mut bench = Bench::new();
     bench.open();
-    bench.class.window.on_timeout(Instant::from_nanos(15_000_000));
+    bench.class.window.on_timeout(0, Instant::from_nanos(15_000_000));
     bench.now = 40_000_000;
     assert_eq!(bench.out(1, MSS), Leaf::Sparse, "the handshake is long ago");
     assert_eq!(bench.out(1 + MSS, 16 * MSS), Leaf::Bulk(0));

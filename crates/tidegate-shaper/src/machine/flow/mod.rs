@@ -297,8 +297,10 @@ pub struct Stray;
 /// What is told with each packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Seen {
-    /// What waits in the class with its token debt, in nanoseconds of its rate; below zero, so much could pass at once.
+    /// What waits in the class with its token debt, in nanoseconds of its drain; below zero, so much could pass at once.
     pub queue_ns: i64,
+    /// Bytes that have left the class, counted from anywhere.
+    pub drained: u64,
     /// When.
     pub now: Instant,
 }

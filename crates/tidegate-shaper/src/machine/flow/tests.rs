@@ -19,7 +19,7 @@ fn syn(flags: Flags, options: SynOptions) -> Segment {
 }
 
 fn seen(us: u64) -> Seen {
-    Seen { queue_ns: 0, now: at(us) }
+    Seen { queue_ns: 0, drained: 0, now: at(us) }
 }
 
 fn at(us: u64) -> Instant {
@@ -93,12 +93,12 @@ fn what_is_in_flight_follows_both_ways_across_the_wrap() {
 #[test]
 fn a_round_trip_is_measured_without_the_queue_and_not_of_what_was_sent_twice() {
     let mut flow = open(0);
-    flow.on_data(&segment(0, 100), 0, Seen { queue_ns: 30_000, now: at(0) });
+    flow.on_data(&segment(0, 100), 0, Seen { queue_ns: 30_000, drained: 0, now: at(0) });
     assert_eq!(flow.on_ack(&ack(100), Marks::Guests, at(100)), Ok(Some(70_000)));
     flow.on_data(&segment(100, 100), 0, seen(200));
     flow.on_data(&segment(100, 100), 0, seen(300));
     assert_eq!(flow.on_ack(&ack(200), Marks::Guests, at(310)), Ok(None));
-    flow.on_data(&segment(200, 100), 0, Seen { queue_ns: -90_000, now: at(400) });
+    flow.on_data(&segment(200, 100), 0, Seen { queue_ns: -90_000, drained: 0, now: at(400) });
     assert_eq!(
         flow.on_ack(&ack(300), Marks::Guests, at(462)),
         Ok(Some(62_000)),

@@ -7,7 +7,7 @@ const MSS: u64 = 1_448;
 const GIGABIT: u64 = 125_000_000;
 
 fn config(rate: u64, mode: Mode) -> ClassConfig {
-    ClassConfig { rate, setpoint_ns: 100_000, mode }
+    ClassConfig { rate, ceil: rate, setpoint_ns: 100_000, mode }
 }
 
 fn at(us: u64) -> Instant {
@@ -24,7 +24,7 @@ struct Busy {
 impl Busy {
     fn new(config: ClassConfig) -> Self {
         let mut class = ClassWindow::new(config, MSS, Instant::ZERO);
-        class.on_timeout(Instant::ZERO);
+        class.on_timeout(0, Instant::ZERO);
         Self { class, census: Census::default(), now: Instant::ZERO }
     }
 
@@ -33,7 +33,7 @@ impl Busy {
         self.now = self.now.plus_nanos(self.class.base_ns().max(PERIOD_MIN_NS));
         self.class.on_limited(&mut self.census);
         self.class.sample(queue_ns);
-        self.class.on_timeout(self.now);
+        self.class.on_timeout(0, self.now);
         self.class.window_ns()
     }
 }
@@ -70,13 +70,13 @@ fn marks_move_the_window_as_in_dctcp() {
 fn it_is_not_computed_anew_before_a_round_trip_is_over() {
     let mut class = ClassWindow::new(config(GIGABIT, Mode::Integral), MSS, at(0));
     class.on_base(250_000);
-    class.on_timeout(at(0));
+    class.on_timeout(0, at(0));
     class.sample(0);
-    class.on_timeout(at(249));
+    class.on_timeout(0, at(249));
     assert_eq!(class.window_ns(), 200_000);
-    class.on_timeout(at(250));
+    class.on_timeout(0, at(250));
     assert_eq!(class.window_ns(), 225_000);
-    class.on_timeout(at(900));
+    class.on_timeout(0, at(900));
     assert_eq!(class.window_ns(), 225_000, "no sample, nothing to go by");
 }
 
@@ -98,15 +98,15 @@ fn flows_count_for_the_rest_of_their_epoch_and_the_next() {
     }
     class.on_limited(&mut flows[0]);
     assert_eq!(class.flows(), 3);
-    class.on_timeout(at(10_001));
+    class.on_timeout(0, at(10_001));
     class.on_limited(&mut flows[0]);
     assert_eq!(class.flows(), 3, "one of them in the new epoch");
     assert!(class.counts(flows[1], at(20_000)));
-    class.on_timeout(at(20_001));
+    class.on_timeout(0, at(20_001));
     assert_eq!(class.flows(), 1, "the others' last epoch is over");
     assert!(!class.counts(flows[1], at(20_001)));
-    class.on_timeout(at(30_001));
-    class.on_timeout(at(40_001));
+    class.on_timeout(0, at(30_001));
+    class.on_timeout(0, at(40_001));
     assert_eq!(class.flows(), 1, "at least one");
 }
 
@@ -209,7 +209,7 @@ proptest! {
         told in proptest::collection::vec((any::<i64>(), any::<u64>(), 0_u64..30_000_000, any::<bool>()), 1..80),
     ) {
         let mode = if dctcp { Mode::Dctcp } else { Mode::Integral };
-        let mut class = ClassWindow::new(ClassConfig { rate, setpoint_ns, mode }, mss, Instant::ZERO);
+        let mut class = ClassWindow::new(ClassConfig { rate, ceil: rate, setpoint_ns, mode }, mss, Instant::ZERO);
         let mut census = [Census::default(); 2];
         let mut now = Instant::ZERO;
         for (queue_ns, base_ns, gap, which) in told {
@@ -217,7 +217,7 @@ proptest! {
             class.sample(queue_ns);
             class.on_base(base_ns);
             class.on_limited(&mut census[usize::from(which)]);
-            class.on_timeout(now);
+            class.on_timeout(0, now);
             let within = class.window_min_ns()..=class.window_max_ns();
             prop_assert!(class.window_ns() == WINDOW_START_NS || within.contains(&class.window_ns()));
             prop_assert!((1..=2).contains(&class.flows()));
