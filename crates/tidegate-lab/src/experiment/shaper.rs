@@ -241,6 +241,11 @@ mod tests {
     }
 
     #[test]
+    fn what_neighbours_leave_is_used_and_left_within_five_milliseconds() {
+        held("shaper_borrowing");
+    }
+
+    #[test]
     fn the_shaper_in_places_that_it_was_not_made_for() {
         held("shaper_in_use");
     }
