@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
 /* Keeps the queue of each HTB class short by the receive windows in acknowledgements. Two programs at the device of the class:
- * `egress` sees what enters the queue, `ingress` the acknowledgements. A third, `dequeued`, watches the queue where it cannot be
- * read. Nothing here waits, and no packet is held or dropped: without these programs every flow goes on with the receiver's own
+ * `egress` sees what enters the queue, `ingress` the acknowledgements. Two more, `enqueued` and `dequeued`, count the queue where
+ * it cannot be read. Nothing here waits, and no packet is held or dropped: without these programs every flow goes on with the receiver's own
  * window.
  * Source: Improving Latency and Burst-tolerance for Software Rate Limiters, section 3. */
 #include "vmlinux.h"
@@ -12,6 +12,7 @@
 #include "state.h"
 #include "packet.h"
 #include "htb.h"
+#include "watch.h"
 
 #define NEXT_PROGRAM -1
 /* What a flow that no window holds may send at once and stay sparse: its share of the class is a 64th. */
@@ -40,6 +41,7 @@ static __always_inline u32 random(void)
 }
 
 struct class {
+	u32 index;
 	struct class_config *config;
 	struct class_state *state;
 	struct class_counts *counts;
@@ -47,6 +49,7 @@ struct class {
 
 static __always_inline int class_at(u32 index, struct class *class)
 {
+	class->index = index;
 	class->config = bpf_map_lookup_elem(&class_configs, &index);
 	class->state = bpf_map_lookup_elem(&class_states, &index);
 	class->counts = bpf_map_lookup_elem(&class_counters, &index);
@@ -116,6 +119,8 @@ static __always_inline s64 queue_of(struct __sk_buff *skb, struct class *class, 
 		return told.queue;
 	if (settings.occupancy == OCCUPANCY_DIRECT)
 		return queue_in_kernel(skb, class, now);
+	if (settings.occupancy == OCCUPANCY_TRACEPOINT)
+		return queue_watched(class->config, class->state, class->index, now);
 	return (s64)(class->state->busy_until - now);
 }
 
@@ -209,6 +214,8 @@ static __always_inline void enter_class(struct __sk_buff *skb, struct class *cla
 		__sync_fetch_and_add(&class->state->enqueued, skb->wire_len);
 	if (settings.occupancy == OCCUPANCY_VIRTUAL)
 		enter_virtual_queue(class, skb->wire_len, now);
+	if (settings.occupancy == OCCUPANCY_TRACEPOINT)
+		skb->cb[MARK_WORD] = MARK_OURS | (!class->config->isolation || in_tcp ? MARK_WAITS : 0) | (class->index & MARK_CLASS);
 }
 
 /* What is no TCP, or cannot be read: sparse up to a small share of the class. */
@@ -616,6 +623,9 @@ int egress(struct __sk_buff *skb)
 	u64 now;
 	u32 index, leaf, limited, is_first;
 
+	/* What an earlier device left there. */
+	if (settings.occupancy == OCCUPANCY_TRACEPOINT)
+		skb->cb[MARK_WORD] = 0;
 	read_packet(skb, &packet);
 	if (packet.is_tcp) {
 		flow = bpf_map_lookup_elem(&flows, &packet.key);

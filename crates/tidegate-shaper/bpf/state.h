@@ -12,7 +12,7 @@
 #define TCP_LEAF_COUNT 16
 #define NO_CLASS 0xffff
 
-enum occupancy { OCCUPANCY_DIRECT = 0, OCCUPANCY_VIRTUAL = 1 };
+enum occupancy { OCCUPANCY_DIRECT = 0, OCCUPANCY_VIRTUAL = 1, OCCUPANCY_TRACEPOINT = 2 };
 
 /* Fixed when the programs are loaded. */
 struct settings {
@@ -22,6 +22,8 @@ struct settings {
 	u32 occupancy;
 	u32 classifies;    /* packets are put into classes, not only recognised */
 	u32 under_test;    /* time, queue and random numbers are told */
+	u32 device;        /* its number, and its namespace's: the tracepoints see all devices */
+	u32 namespace;
 };
 
 const volatile struct settings settings = { .link_bytes = 14, .default_class = NO_CLASS, .classifies = 1 };
@@ -40,8 +42,9 @@ struct told told;
 struct class_config {
 	u64 rate;      /* bytes per second */
 	u64 setpoint;  /* ns */
-	u64 burst;     /* ns; of the virtual queue */
+	u64 burst;     /* ns: what an idle class may send at once */
 	u64 ceil;      /* bytes per second; at least `rate` */
+	u64 debt;      /* ns that HTB lets it owe before a packet; with the tracepoint */
 	u32 classid;   /* of HTB; without isolation the leaf */
 	u32 mode;
 	u32 isolation; /* leaves as in crates/tidegate-shaper/src/machine/tree.rs */
@@ -59,7 +62,7 @@ struct class_state {
 	u64 base;
 	u64 enqueued;     /* bytes into TCP's own leaves, with isolation */
 	u64 dequeued_at;  /* the leaves' count of bytes when `enqueued` was 0 */
-	u64 busy_until;   /* of the virtual queue */
+	u64 busy_until;   /* token bucket of the virtual queue and of the tracepoint */
 	u64 sparse_until; /* budget of sparse flows */
 	s64 queue_last;
 	u32 limited_now;
@@ -88,6 +91,18 @@ struct class_counts {
 	u64 flows_ended;
 	u64 unscaled;
 	u32 rtt[RTT_BUCKETS]; /* quarter octaves of microseconds */
+};
+
+/* What entered the device's queue and did not leave it. A round ends when the queue is empty: counts of an earlier one are 0. */
+struct waiting {
+	u64 bytes;
+	u64 round;
+};
+
+struct watched {
+	u64 round;
+	u32 requeues; /* the queue's own count, as it was */
+	u32 again;    /* packets of those that are still to come by */
 };
 
 /* Flows that entered the table and that ended; a flow that is neither ended nor in the table was evicted. */
@@ -198,6 +213,20 @@ struct {
 	__type(key, u32);
 	__type(value, struct table_counts);
 } table_counters SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_CLASSES);
+	__type(key, u32);
+	__type(value, struct waiting);
+} waiting_bytes SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct watched);
+} watched_device SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

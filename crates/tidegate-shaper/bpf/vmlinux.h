@@ -103,6 +103,7 @@ struct gnet_stats_basic_sync {
 struct gnet_stats_queue {
 	u32 backlog;
 	u32 drops;
+	u32 requeues;
 };
 
 struct Qdisc_ops {
@@ -117,13 +118,39 @@ struct Qdisc {
 	long privdata[0];
 };
 
+struct ns_common {
+	unsigned int inum;
+};
+
+struct net {
+	struct ns_common ns;
+};
+
+typedef struct {
+	struct net *net;
+} possible_net_t;
+
 struct net_device {
 	struct Qdisc *qdisc;
+	int ifindex;
+	possible_net_t nd_net;
+};
+
+struct netdev_queue {
+	struct net_device *dev;
 };
 
 struct sk_buff {
+	struct sk_buff *next;
 	struct net_device *dev;
 	u8 ip_summed : 2;
+	char cb[48];
+};
+
+/* What the queue has of `cb`; `data` is `cb` of the context at tc. */
+struct qdisc_skb_cb {
+	unsigned int pkt_len;
+	unsigned char data[20];
 };
 
 struct Qdisc_class_common {

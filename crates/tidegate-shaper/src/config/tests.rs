@@ -44,7 +44,7 @@ fn everything_can_be_said() {
         delay = "100us"
         ecn = true
         hook = "clsact"
-        occupancy = "virtual"
+        occupancy = "tracepoint"
         default_class = "rest"
         [[shaper.device.class]]
         name = "tenants"
@@ -72,7 +72,7 @@ fn everything_can_be_said() {
     let [own, theirs] = &config.devices[..] else { panic!("two devices") };
     assert_eq!((config.admin, own.default_class, own.classes[1].parent), (None, Some(2), Some(0)));
     assert!(config.batch_timers && own.batch_timers && theirs.batch_timers);
-    assert_eq!((own.hook, own.occupancy), (Hook::Clsact, Occupancy::Virtual));
+    assert_eq!((own.hook, own.occupancy), (Hook::Clsact, Occupancy::Tracepoint));
     assert_eq!(own.classes[1].matches[1].ports, Some(80..=90));
     assert_eq!(theirs.classes[0].classid.unwrap().to_string(), "1:10");
     assert_eq!(config.warnings, Vec::<String>::new());

@@ -17,6 +17,14 @@ pub struct NamespaceId {
     inode: u64,
 }
 
+impl NamespaceId {
+    /// The kernel's own number for it.
+    #[must_use]
+    pub fn inode(self) -> u64 {
+        self.inode
+    }
+}
+
 impl fmt::Display for NamespaceId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}-{}", self.device, self.inode)

@@ -58,6 +58,8 @@ pub struct ClassStats {
     pub flows: u64,
     /// Waiting, with the debt of tokens; negative when it is idle.
     pub queue_bytes: i64,
+    /// Waiting, as the programs count it; only where the queue is read at the tracepoint. With isolation of what windows hold.
+    pub counted_bytes: Option<u64>,
     /// Round trips of its flows.
     pub rtt: Option<Quantiles>,
     /// Acknowledgements that were rewritten.

@@ -59,6 +59,8 @@ pub enum Occupancy {
     Auto,
     /// From the kernel's own structures.
     Direct,
+    /// Counted as packets enter and leave it.
+    Tracepoint,
     /// Computed from the rate: the queue that a class would have.
     Virtual,
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::class_id::ClassId;
 use super::device::{Control, Device, Hook, Match, Mode, Occupancy};
-use super::tree::class_of_slot;
+use super::tree::{burst_of, class_of_slot};
 
 /// Rules of a device at most: the programs look at one after another, for each packet of a flow that they do not know.
 pub const RULES_MAX: usize = 64;
@@ -44,6 +44,10 @@ pub struct ClassProgram {
     pub control: Control,
     /// How long a packet may wait.
     pub delay: Duration,
+    /// What it may send at once after it was idle, as a span of its rate.
+    pub burst: Duration,
+    /// How much of that HTB lets it owe: its burst with batched timers, else nothing.
+    pub debt: Duration,
 }
 
 /// What the kernel says that a class may send, in bytes a second.
@@ -84,7 +88,9 @@ impl DeviceProgram {
             }
             let classid = class.classid.unwrap_or_else(|| class_of_slot(slot));
             let (isolation, control, delay) = (device.isolation, device.control, device.delay);
-            classes.insert(slot, ClassProgram { classid, rate, ceil, isolation, control, delay });
+            let burst = burst_of(device, rate);
+            let debt = if device.batch_timers { burst } else { Duration::ZERO };
+            classes.insert(slot, ClassProgram { classid, rate, ceil, isolation, control, delay, burst, debt });
             rules.extend(class.matches.iter().map(|when| Rule { slot, when: when.clone() }));
         }
         let default = device.default_class.map(|index| slots[index]);
@@ -116,6 +122,23 @@ mod tests {
         assert_eq!(program.classes.keys().collect::<Vec<_>>(), [&5]);
         assert_eq!((program.classes[&5].classid, program.classes[&5].rate), (class_of_slot(5), 125_000_000));
         assert_eq!((program.rules, program.default), (vec![Rule { slot: 5, when: rule }], Some(5)));
+    }
+
+    #[test]
+    fn bursts_are_those_of_the_tree() {
+        let mut device = device(vec![class("a", "1 Gbit/s"), class("slow", "1 Mbit/s")]);
+        let told = |device: &Device| {
+            let classes = DeviceProgram::new(device, &[0, 1], &[]).classes;
+            classes
+                .values()
+                .flat_map(|class| [class.burst, class.debt])
+                .map(|span| span.as_micros())
+                .collect::<Vec<_>>()
+        };
+        // At 1 Mbit/s a frame takes longer.
+        assert_eq!(told(&device), [500, 0, 12_800, 0]);
+        device.batch_timers = true;
+        assert_eq!(told(&device), [128, 128, 12_800, 12_800]);
     }
 
     #[test]

@@ -182,8 +182,7 @@ impl Tree {
     /// The tree of `device`, whose class `i` has slot `slots[i]`.
     #[must_use]
     pub fn new(device: &Device, slots: &[usize], link: Link) -> Self {
-        let burst = if device.batch_timers { BATCHED_BURST } else { BURST };
-        let frame = Frame { bytes: u64::from(link.mtu + HEADER), burst };
+        let frame = Frame { bytes: u64::from(link.mtu + HEADER), burst: burst_span(device.batch_timers) };
         let mut nodes = BTreeMap::new();
         let top = match device.rate {
             Some(rate) => {
@@ -279,6 +278,16 @@ impl Htb {
 
 fn bytes_in(span: Duration, rate: u64) -> u64 {
     u64::try_from(u128::from(rate) * span.as_nanos() / 1_000_000_000).unwrap_or(u64::MAX)
+}
+
+fn burst_span(batch_timers: bool) -> Duration {
+    if batch_timers { BATCHED_BURST } else { BURST }
+}
+
+/// How long the burst of a class of `device` takes at `rate`, whatever the size of a frame.
+pub(crate) fn burst_of(device: &Device, rate: u64) -> Duration {
+    let least = u128::from(BURST_MIN) * 1_000_000_000 / u128::from(rate.max(1));
+    burst_span(device.batch_timers).max(Duration::from_nanos(u64::try_from(least).unwrap_or(u64::MAX)))
 }
 
 /// How long the burst of a class takes at `rate`, in ticks.

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::io::programs::FlowTable;
+use crate::io::programs::{FlowTable, Report};
 use crate::io::view::{ClassView, ShaperView, State};
 
 /// A figure of a class, if it has one.
@@ -68,6 +68,15 @@ pub(super) fn page(view: &ShaperView) -> String {
         let is_shaped = u8::from(device.state == State::Shaped);
         line(format_args!("tidegate_shaper_device_shaped{{device=\"{}\"}} {is_shaped}", escaped(&device.id)));
     }
+    line(format_args!(
+        "# HELP tidegate_shaper_device_programs How the programs are attached, and where queues are read."
+    ));
+    line(format_args!("# TYPE tidegate_shaper_device_programs gauge"));
+    for device in &view.devices {
+        let Some(Report { hook, occupancy }) = device.programs else { continue };
+        let labels = format_args!("device=\"{}\",hook=\"{hook}\",occupancy=\"{occupancy}\"", escaped(&device.id));
+        line(format_args!("tidegate_shaper_device_programs{{{labels}}} 1"));
+    }
     for (name, kind, help, figure) in TABLE {
         line(format_args!("# HELP {name} {help}"));
         line(format_args!("# TYPE {name} {kind}"));
@@ -126,7 +135,7 @@ mod tests {
             control: Control::Integral,
             isolation: false,
             delay_us: 60,
-            programs: None,
+            programs: Some(Report { hook: "tcx", occupancy: "tracepoint" }),
             flow_table: Some(FlowTable { known: 3, evicted_total: 1 }),
             programs_problem: None,
             classes: vec![class],
@@ -134,6 +143,7 @@ mod tests {
         let page = page(&ShaperView { devices: vec![device] });
         for line in [
             "tidegate_shaper_device_shaped{device=\"eth0\"} 1",
+            "tidegate_shaper_device_programs{device=\"eth0\",hook=\"tcx\",occupancy=\"tracepoint\"} 1",
             "tidegate_shaper_class_rate_bits_per_second{device=\"eth0\",class=\"a\"} 1000000000",
             "tidegate_shaper_class_drops_total{device=\"eth0\",class=\"a\"} 7",
         ] {

@@ -121,14 +121,9 @@ struct Pair {
 
 impl Pair {
     fn new(control: Control, ecn: bool, ceil: u64, seed: u64) -> Option<Self> {
-        let program = ClassProgram {
-            classid: ClassId::new(0x71de, 0x20),
-            rate: RATE,
-            ceil,
-            isolation: false,
-            control,
-            delay: DELAY,
-        };
+        let (burst, debt) = (Duration::from_micros(500), Duration::ZERO);
+        let classid = ClassId::new(0x71de, 0x20);
+        let program = ClassProgram { classid, rate: RATE, ceil, isolation: false, control, delay: DELAY, burst, debt };
         let device = DeviceProgram {
             classes: [(0, program)].into(),
             rules: Vec::new(),

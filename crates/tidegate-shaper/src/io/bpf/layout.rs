@@ -34,27 +34,29 @@ pub(super) struct Settings {
     pub(super) occupancy: u32,
     pub(super) classifies: bool,
     pub(super) under_test: bool,
+    /// The device's number, and its namespace's.
+    pub(super) device: (u32, u32),
 }
 
 impl Settings {
     pub(super) fn to_bytes(self) -> Vec<u8> {
-        let Self { link_bytes, rules, default_class, occupancy, classifies, under_test } = self;
-        words(&[link_bytes, rules, default_class, occupancy, classifies.into(), under_test.into()])
+        let Self { link_bytes, rules, default_class, occupancy, classifies, under_test, device } = self;
+        let (classifies, under_test) = (classifies.into(), under_test.into());
+        words(&[link_bytes, rules, default_class, occupancy, classifies, under_test, device.0, device.1])
     }
 }
 
 /// `struct class_config`.
 pub(super) fn class_config(class: &ClassProgram, ecn: bool) -> Vec<u8> {
-    /// What an idle class may send at once, by the virtual queue: as much as our trees let it.
-    const BURST_NS: u64 = 500_000;
-    let setpoint_ns = u64::try_from(class.delay.as_nanos()).unwrap_or(u64::MAX);
+    let [setpoint_ns, burst_ns, debt_ns] =
+        [class.delay, class.burst, class.debt].map(|span| u64::try_from(span.as_nanos()).unwrap_or(u64::MAX));
     let mode = match class.control {
         Control::Off => 0,
         Control::Integral => 1,
         Control::Dctcp => 2,
     };
-    let mut bytes: Vec<u8> =
-        [class.rate, setpoint_ns, BURST_NS, class.ceil].iter().flat_map(|value| value.to_ne_bytes()).collect();
+    let wide = [class.rate, setpoint_ns, burst_ns, class.ceil, debt_ns];
+    let mut bytes: Vec<u8> = wide.iter().flat_map(|value| value.to_ne_bytes()).collect();
     bytes.extend(words(&[class.classid.0, mode, class.isolation.into(), ecn.into()]));
     bytes
 }
@@ -121,6 +123,12 @@ impl ClassCounts {
         }
         Some(sum)
     }
+}
+
+/// Bytes of a `struct waiting`, if they are of the round of the `struct watched`; else there are none.
+pub(super) fn waiting_bytes(waiting: &[u8], watched: &[u8]) -> Option<u64> {
+    let is_of_now = u64_at(waiting, 8)? == u64_at(watched, 0)?;
+    Some(if is_of_now { u64_at(waiting, 0)? } else { 0 })
 }
 
 /// `struct table_counts`, summed over the processors: made and ended.

@@ -41,7 +41,7 @@ impl Loader for Kernel {
         namespace: &Namespace,
         program: &DeviceProgram,
     ) -> Result<Box<dyn Programs>, ProgramError> {
-        let mut object = Object::load(program, device.has_ethernet)?;
+        let mut object = Object::load(program, device, namespace.id())?;
         for (&slot, class) in &program.classes {
             object.set_class(slot, class, program.ecn)?;
         }
@@ -102,6 +102,7 @@ impl Programs for Attached {
             window_bytes: bytes(state.window_ns),
             flows: state.limited_now.max(state.limited_last).into(),
             queue_bytes: queue_bytes * state.queue_ns.signum(),
+            counted_bytes: self.object.counted_bytes(slot)?,
             rtt: self.object.rtt_since_last(slot, &counts.rtt),
             rewritten_total: counts.rewritten,
             ecn_marks_total: counts.marks_seen,

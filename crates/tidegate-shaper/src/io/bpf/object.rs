@@ -2,12 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use libbpf_rs::{MapCore, MapFlags, MapHandle, Object as Loaded, ObjectBuilder, OpenObject, PrintLevel, ProgramMut};
+use libbpf_rs::{
+    Link, MapCore, MapFlags, MapHandle, Object as Loaded, ObjectBuilder, OpenObject, PrintLevel, ProgramMut,
+};
 
 use super::error::BpfError;
 use super::layout::{self, ClassCounts, ClassState, NO_CLASS, RTT_BUCKETS, Settings};
 use super::rtt::quantiles;
 use crate::io::netlink::Socket;
+use crate::io::netlink::link::Found;
+use crate::io::netns::NamespaceId;
 use crate::io::programs::{FlowTable, Quantiles};
 use crate::machine::device::{self, Match};
 use crate::machine::flow::FLOWS_MAX;
@@ -24,6 +28,8 @@ static COMPILED: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR
 pub enum Occupancy {
     /// From the kernel's own HTB, token debt included.
     Direct,
+    /// Counted as packets enter and leave the device's queue.
+    Tracepoint,
     /// By a token bucket of their own that is charged with each packet.
     Virtual,
 }
@@ -32,8 +38,9 @@ impl Occupancy {
     /// What is tried, in this order.
     fn tried(wanted: device::Occupancy) -> &'static [Self] {
         match wanted {
-            device::Occupancy::Auto => &[Self::Direct, Self::Virtual],
+            device::Occupancy::Auto => &[Self::Direct, Self::Tracepoint, Self::Virtual],
             device::Occupancy::Direct => &[Self::Direct],
+            device::Occupancy::Tracepoint => &[Self::Tracepoint],
             device::Occupancy::Virtual => &[Self::Virtual],
         }
     }
@@ -41,6 +48,7 @@ impl Occupancy {
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Direct => "direct",
+            Self::Tracepoint => "tracepoint",
             Self::Virtual => "virtual",
         }
     }
@@ -49,12 +57,15 @@ impl Occupancy {
         match self {
             Self::Direct => 0,
             Self::Virtual => 1,
+            Self::Tracepoint => 2,
         }
     }
 }
 
 /// The programs, loaded for one device.
 pub(super) struct Object {
+    /// Programs at tracepoints. They go with the process, and first of all here.
+    _watching: Vec<Link>,
     loaded: Loaded,
     occupancy: Occupancy,
     configs: MapHandle,
@@ -70,20 +81,21 @@ pub(super) struct Object {
 
 impl Object {
     /// Loads the programs for a device. The queue is read as the kernel allows.
-    pub(super) fn load(program: &DeviceProgram, has_ethernet: bool) -> Result<Self, BpfError> {
+    pub(super) fn load(program: &DeviceProgram, found: Found, namespace: NamespaceId) -> Result<Self, BpfError> {
         let rules = rules_of(program)?;
         let settings = Settings {
-            link_bytes: if has_ethernet { 14 } else { 0 },
+            link_bytes: if found.has_ethernet { 14 } else { 0 },
             rules: u32::try_from(rules.len()).expect("there are RULES_MAX at most"),
             default_class: program.default.and_then(|slot| u32::try_from(slot).ok()).unwrap_or(NO_CLASS),
             occupancy: 0,
             classifies: program.classifies,
             under_test: false,
+            device: (found.index, u32::try_from(namespace.inode()).expect("the kernel counts namespaces in 32 bits")),
         };
         let mut refused = None;
         for &occupancy in Occupancy::tried(program.occupancy) {
-            match load(Settings { occupancy: occupancy.number(), ..settings }) {
-                Ok(loaded) => return Self::with_rules(loaded, occupancy, &rules),
+            match load(settings, occupancy) {
+                Ok((loaded, watching)) => return Self::with_rules(loaded, watching, occupancy, &rules),
                 Err(error) => {
                     tracing::warn!(%error, occupancy = occupancy.name(), "the kernel refuses to read queues so");
                     refused = Some(error);
@@ -93,7 +105,12 @@ impl Object {
         Err(BpfError::Refused(refused.expect("each way was refused")))
     }
 
-    fn with_rules(loaded: Loaded, occupancy: Occupancy, rules: &[Vec<u8>]) -> Result<Self, BpfError> {
+    fn with_rules(
+        loaded: Loaded,
+        watching: Vec<Link>,
+        occupancy: Occupancy,
+        rules: &[Vec<u8>],
+    ) -> Result<Self, BpfError> {
         let table = table(&loaded, "rules")?;
         for (index, rule) in (0_u32..).zip(rules) {
             let written = table.update(&index.to_ne_bytes(), rule, MapFlags::ANY);
@@ -105,6 +122,7 @@ impl Object {
             self::table(&loaded, "class_counters")?,
         );
         Ok(Self {
+            _watching: watching,
             loaded,
             occupancy,
             configs,
@@ -126,9 +144,10 @@ impl Object {
             occupancy: Occupancy::Direct.number(),
             classifies: program.classifies,
             under_test: true,
+            device: (0, 0),
         };
-        let loaded = load(settings).map_err(BpfError::Refused)?;
-        Self::with_rules(loaded, Occupancy::Direct, &[])
+        let (loaded, watching) = load(settings, Occupancy::Direct).map_err(BpfError::Refused)?;
+        Self::with_rules(loaded, watching, Occupancy::Direct, &[])
     }
 
     /// Tells what the next packet meets.
@@ -183,6 +202,19 @@ impl Object {
         let failed = |source| BpfError::Table { table: "class_counters", source };
         let values = self.counters.lookup_percpu(&key(slot), MapFlags::ANY).map_err(failed)?.unwrap_or_default();
         ClassCounts::from_each_cpu(&values).ok_or_else(|| failed(short()))
+    }
+
+    /// What waits in a class, if that is counted.
+    pub(super) fn counted_bytes(&self, slot: usize) -> Result<Option<u64>, BpfError> {
+        if self.occupancy != Occupancy::Tracepoint {
+            return Ok(None);
+        }
+        let read = |name: &'static str, slot: usize| {
+            let failed = |source| BpfError::Table { table: name, source };
+            table(&self.loaded, name)?.lookup(&key(slot), MapFlags::ANY).map_err(failed)
+        };
+        let (waiting, watched) = (read("waiting_bytes", slot)?, read("watched_device", 0)?);
+        Ok(waiting.zip(watched).and_then(|(waiting, watched)| layout::waiting_bytes(&waiting, &watched)))
     }
 
     /// Tells the programs of the TCP flows that sockets of this thread's namespace have open, and returns how many there are.
@@ -247,11 +279,27 @@ fn say(_level: PrintLevel, text: String) {
     }
 }
 
-fn load(settings: Settings) -> Result<Loaded, libbpf_rs::Error> {
+/// Programs whose names are those of the tracepoints' events in `bpf/watch.h`.
+const WATCHING: [&str; 2] = ["enqueued", "dequeued"];
+
+/// Loads the programs, and attaches those that watch all devices.
+fn load(settings: Settings, occupancy: Occupancy) -> Result<(Loaded, Vec<Link>), libbpf_rs::Error> {
     libbpf_rs::set_print(Some((PrintLevel::Info, say)));
     let mut open = ObjectBuilder::default().open_memory(&COMPILED.0)?;
-    set_settings(&mut open, settings);
-    open.load()
+    set_settings(&mut open, Settings { occupancy: occupancy.number(), ..settings });
+    let watches = |name: &std::ffi::OsStr| WATCHING.iter().any(|watching| name == *watching);
+    for mut program in open.progs_mut().filter(|program| watches(program.name())) {
+        program.set_autoload(occupancy == Occupancy::Tracepoint);
+    }
+    let loaded = open.load()?;
+    let watching = match occupancy {
+        Occupancy::Tracepoint => {
+            let programs = loaded.progs_mut().filter(|program| watches(program.name()));
+            programs.map(|program| program.attach_trace()).collect::<Result<_, _>>()?
+        }
+        Occupancy::Direct | Occupancy::Virtual => Vec::new(),
+    };
+    Ok((loaded, watching))
 }
 
 fn set_settings(open: &mut OpenObject, settings: Settings) {
