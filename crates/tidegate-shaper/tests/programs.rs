@@ -2,22 +2,30 @@
 
 mod network;
 
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use libbpf_rs::query::ProgInfoIter;
 use network::{DEVICE, Flow, Network};
 use tidegate_runtime::config::Document;
 use tidegate_shaper::config::Config;
-use tidegate_shaper::io::agent::Agent;
+use tidegate_shaper::io::agent::{Agent, Change};
 use tidegate_shaper::io::loader::loader;
 
 /// More than the share of one flow at 1 Gbit/s, and less than a receiver's own window when it has read for a while.
 const HELD: u64 = 64 << 10;
 
 fn start(network: &Network, keys: &str) -> Agent {
+    start_in(&network.path(), keys)
+}
+
+fn start_in(namespace: &Path, keys: &str) -> Agent {
     let text = format!(
         "[[shaper.device]]\nname = \"{DEVICE}\"\nnamespace = \"{}\"\ndefault_class = \"all\"\n{keys}\n\
          [[shaper.device.class]]\nname = \"all\"\nrate = \"1 Gbit/s\"\n",
-        network.path().display()
+        namespace.display()
     );
     let config = Config::from_document(&Document::new("t.toml", text)).unwrap_or_else(|error| panic!("{error}"));
     Agent::start(config, loader()).unwrap_or_else(|error| panic!("{error:?}"))
@@ -74,6 +82,83 @@ fn a_flow_of_ipv6_is_held_in_a_class_with_isolation() {
 #[test]
 fn a_flow_is_held_by_a_virtual_queue_and_at_clsact() {
     holds_a_flow("10.83.0.2", "occupancy = \"virtual\"\nhook = \"clsact\"", "clsact", "virtual");
+}
+
+#[test]
+fn a_flow_is_held_by_a_queue_that_is_counted() {
+    holds_a_flow("10.83.0.2", "occupancy = \"tracepoint\"", "tcx", "tracepoint");
+}
+
+#[test]
+fn a_flow_of_a_class_with_isolation_is_held_by_a_queue_that_is_counted() {
+    holds_a_flow("fd83::2", "occupancy = \"tracepoint\"\nisolation = true", "tcx", "tracepoint");
+}
+
+/// What waits in the only class: as the programs count it, and as the kernel says.
+fn waiting(agent: &Agent) -> (u64, u64) {
+    let class = agent.handle().view().devices[0].classes[0].clone();
+    let counted = class.stats.and_then(|stats| stats.counted_bytes).expect("it is counted");
+    (counted, class.figures.expect("the class is there").backlog_bytes)
+}
+
+#[test]
+fn what_is_counted_is_what_waits() {
+    let Some(network) = Network::new() else { return };
+    let agent = start(&network, "occupancy = \"tracepoint\"");
+    let set = |rate: &str| {
+        let (device, class, rate) = (DEVICE.to_owned(), "all".to_owned(), rate.parse().expect("it is a rate"));
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime of one thread");
+        let changed = runtime.block_on(agent.handle().set_class(Change { device, class, rate, ceil: None }));
+        changed.expect("the kernel takes it");
+    };
+    // A packet a second. More of them would wait for room in their socket.
+    set("8 kbit/s");
+    network.datagrams("10.83.0.2", 70, 1_000);
+    until("packets wait, and as many as the kernel says", || {
+        let (counted, kernels) = waiting(&agent);
+        counted == kernels && counted > 50_000
+    });
+    set("1 Gbit/s");
+    until("nothing waits", || waiting(&agent) == (0, 0));
+    let flow = network.flow("10.83.0.2");
+    until("a flow fills the queue", || waiting(&agent).0 > 0);
+    flow.finish();
+    until("nothing is counted once it has ended", || waiting(&agent) == (0, 0));
+}
+
+/// Programs that a process holds by its files.
+fn programs_of(process: u32) -> Vec<u32> {
+    let files = std::fs::read_dir(format!("/proc/{process}/fdinfo")).expect("the process is there");
+    let texts = files.filter_map(|file| std::fs::read_to_string(file.ok()?.path()).ok());
+    let ids = texts.filter_map(|text| text.lines().find_map(|line| line.strip_prefix("prog_id:")?.trim().parse().ok()));
+    ids.collect()
+}
+
+#[test]
+fn no_program_is_left_of_an_agent_that_is_killed() {
+    const NAMESPACE: &str = "TIDEGATE_TEST_NAMESPACE";
+    const NAME: &str = "no_program_is_left_of_an_agent_that_is_killed";
+    if let Some(namespace) = std::env::var_os(NAMESPACE) {
+        // The process to be killed.
+        let _agent = start_in(&PathBuf::from(namespace), "occupancy = \"tracepoint\"");
+        println!("\nit runs");
+        let _ = std::io::stdin().read(&mut [0]);
+        return;
+    }
+    let Some(network) = Network::new() else { return };
+    let mut command = Command::new(std::env::current_exe().expect("a test has its file"));
+    command.args(["--exact", NAME, "--nocapture"]).env(NAMESPACE, network.path());
+    let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+    let mut child = child.expect("the file can be run");
+    let said = BufReader::new(child.stdout.take().expect("it is piped")).lines();
+    assert!(said.map_while(Result::ok).any(|line| line == "it runs"));
+    let held = programs_of(child.id());
+    let is_loaded = |id: &u32| ProgInfoIter::default().any(|program| program.id == *id);
+    // The way out, the way in, and what enters and leaves the queue.
+    assert!(held.len() >= 4 && held.iter().all(is_loaded), "{held:?}");
+    child.kill().expect("it runs");
+    child.wait().expect("it was killed");
+    until("none of its programs is there", || !held.iter().any(is_loaded));
 }
 
 #[test]

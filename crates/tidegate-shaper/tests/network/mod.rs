@@ -1,7 +1,7 @@
 //! Two namespaces with a device between them, and a TCP flow from the one to the other.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
@@ -53,6 +53,16 @@ impl Network {
     /// The file of the sender's namespace.
     pub(crate) fn path(&self) -> PathBuf {
         PathBuf::from("/run/netns").join(&self.sender)
+    }
+
+    /// Sends datagrams of `bytes` to `address`, where nobody waits for them.
+    pub(crate) fn datagrams(&self, address: &str, count: usize, bytes: usize) {
+        let sender = Namespace::open(Some(&self.path())).expect("it was made");
+        let socket = sender.run(|| UdpSocket::bind("0.0.0.0:0")).expect("a thread").expect("a port is free");
+        for _ in 0..count {
+            // A refusal of an earlier one may be told with any later one.
+            let _ = socket.send_to(&vec![7; bytes], (address, 9));
+        }
     }
 
     /// A flow that sends as fast as it may, to `address` of the receiver.
