@@ -3,6 +3,15 @@
 #ifndef TIDEGATE_HTB_H
 #define TIDEGATE_HTB_H
 
+/* The form for kernels without BTF has no code that reads their structures: nothing to relocate, no kfunc to find. */
+#ifdef WITHOUT_BTF
+#define READS_KERNEL 0
+#define WATCHES_QUEUE 0
+#else
+#define READS_KERNEL (settings.occupancy == OCCUPANCY_DIRECT)
+#define WATCHES_QUEUE (settings.occupancy == OCCUPANCY_TRACEPOINT)
+#endif
+
 /* Classes above a leaf whose tokens are looked at. */
 #define LEVELS 4
 /* Classes of one bucket of the hash table. */

@@ -108,6 +108,8 @@ static __always_inline u64 drained_of(struct __sk_buff *skb, struct class *class
 
 	if (settings.under_test)
 		return told.drained;
+	if (!READS_KERNEL)
+		return 0;
 	htb = find_class(root_of(skb), class->config->classid);
 	return htb ? dequeued_of(htb) : 0;
 }
@@ -117,9 +119,9 @@ static __always_inline s64 queue_of(struct __sk_buff *skb, struct class *class, 
 {
 	if (settings.under_test)
 		return told.queue;
-	if (settings.occupancy == OCCUPANCY_DIRECT)
+	if (READS_KERNEL)
 		return queue_in_kernel(skb, class, now);
-	if (settings.occupancy == OCCUPANCY_TRACEPOINT)
+	if (WATCHES_QUEUE)
 		return queue_watched(class->config, class->state, class->index, now);
 	return (s64)(class->state->busy_until - now);
 }
@@ -214,7 +216,7 @@ static __always_inline void enter_class(struct __sk_buff *skb, struct class *cla
 		__sync_fetch_and_add(&class->state->enqueued, skb->wire_len);
 	if (settings.occupancy == OCCUPANCY_VIRTUAL)
 		enter_virtual_queue(class, skb->wire_len, now);
-	if (settings.occupancy == OCCUPANCY_TRACEPOINT)
+	if (WATCHES_QUEUE)
 		skb->cb[MARK_WORD] = MARK_OURS | (!class->config->isolation || in_tcp ? MARK_WAITS : 0) | (class->index & MARK_CLASS);
 }
 
@@ -476,7 +478,7 @@ static __always_inline u64 follow_drain(struct __sk_buff *skb, struct class *cla
 	u64 before = drain_of(class), period = max_of(state->base, UPDATE_NS);
 	enum measured measured;
 
-	if (config->ceil <= config->rate || settings.occupancy != OCCUPANCY_DIRECT)
+	if (config->ceil <= config->rate || !READS_KERNEL)
 		return window;
 	measured = drain_period(&state->drain, queue, config->setpoint / 2, period, drained_of(skb, class), config->rate,
 				config->ceil, now);
@@ -550,7 +552,7 @@ static __always_inline void write_window(struct __sk_buff *skb, struct class *cl
 	field = announce(share, in_flight_of(flow, packet->ack), room, far > 0, mss, scale, random());
 
 	if (field < packet->window) {
-		if (settings.occupancy == OCCUPANCY_DIRECT && !settings.under_test)
+		if (READS_KERNEL && !settings.under_test)
 			set_window(skb, packet, field, is_to_be_summed(skb));
 		else
 			set_tcp_word(skb, packet, 14, packet->window, field);
@@ -624,7 +626,7 @@ int egress(struct __sk_buff *skb)
 	u32 index, leaf, limited, is_first;
 
 	/* What an earlier device left there. */
-	if (settings.occupancy == OCCUPANCY_TRACEPOINT)
+	if (WATCHES_QUEUE)
 		skb->cb[MARK_WORD] = 0;
 	read_packet(skb, &packet);
 	if (packet.is_tcp) {

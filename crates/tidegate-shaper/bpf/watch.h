@@ -19,6 +19,7 @@
 /* Packets that a driver takes at once; what is more is forgotten when the device's queue is empty. */
 #define BATCH_MAX 256
 
+#ifndef WITHOUT_BTF
 static __always_inline u32 mark_of(const struct sk_buff *packet)
 {
 	return *(u32 *)(((struct qdisc_skb_cb *)packet->cb)->data + 4 * MARK_WORD);
@@ -132,6 +133,8 @@ int BPF_PROG(dequeued, struct Qdisc *queue, const struct netdev_queue *of, int p
 		watched->round++;
 	return 0;
 }
+
+#endif
 
 /* Nanoseconds; negative while the class has tokens that nobody used. */
 static __always_inline s64 queue_watched(const struct class_config *config, const struct class_state *state, u32 index, u64 now)

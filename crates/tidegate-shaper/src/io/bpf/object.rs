@@ -22,6 +22,8 @@ use crate::machine::program::{ClassProgram, DeviceProgram, RULES_MAX};
 struct Aligned<T: ?Sized>(T);
 
 static COMPILED: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/shaper.bpf.o")));
+/// The form that reads no structures of the kernel, and so needs none of its types (BTF).
+static WITHOUT_BTF: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/shaper_without_btf.bpf.o")));
 
 /// How the programs know what waits in a class.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -285,7 +287,8 @@ const WATCHING: [&str; 2] = ["enqueued", "dequeued"];
 /// Loads the programs, and attaches those that watch all devices.
 fn load(settings: Settings, occupancy: Occupancy) -> Result<(Loaded, Vec<Link>), libbpf_rs::Error> {
     libbpf_rs::set_print(Some((PrintLevel::Info, say)));
-    let mut open = ObjectBuilder::default().open_memory(&COMPILED.0)?;
+    let compiled = if occupancy == Occupancy::Virtual { WITHOUT_BTF } else { COMPILED };
+    let mut open = ObjectBuilder::default().open_memory(&compiled.0)?;
     set_settings(&mut open, Settings { occupancy: occupancy.number(), ..settings });
     let watches = |name: &std::ffi::OsStr| WATCHING.iter().any(|watching| name == *watching);
     for mut program in open.progs_mut().filter(|program| watches(program.name())) {
