@@ -74,11 +74,14 @@ impl Namespace {
         fs::metadata(&self.path).is_ok_and(|now| id_of(&now) == self.id)
     }
 
-    /// Does `work` in a thread that is in the namespace. What it opens stays there.
+    /// Does `work` in a thread that is in the namespace: this one if it is. What it opens stays there.
     ///
     /// # Errors
-    /// If the system has no thread, or we may not enter.
+    /// If the system has no thread, or we may not enter: that takes `CAP_SYS_ADMIN`.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> io::Result<T> {
+        if Self::open(None)?.id == self.id {
+            return Ok(work());
+        }
         thread::scope(|scope| {
             let enter = move || {
                 move_into_link_name_space(self.file.as_fd(), Some(LinkNameSpaceType::Network))?;

@@ -9,6 +9,9 @@ pub enum BpfError {
     /// The kernel refuses the programs, whichever way the queue is read.
     #[error("the kernel does not take the programs")]
     Refused(#[source] libbpf_rs::Error),
+    /// This process has not the rights to load them.
+    #[error("this process may not load programs, which takes CAP_NET_ADMIN, CAP_BPF and CAP_PERFMON")]
+    NotPermitted(#[source] libbpf_rs::Error),
     /// They are loaded, and cannot be attached.
     #[error("the programs cannot be attached to device {index}")]
     Attach {

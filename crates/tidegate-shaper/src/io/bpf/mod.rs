@@ -7,6 +7,7 @@
 //! | `error` | why the programs are not there |
 //! | `layout` | the structs of `bpf/state.h` as bytes |
 //! | `object` | the compiled programs, loaded with their settings |
+//! | `rights` | what a process needs to load them |
 //! | `rtt` | quantiles of the programs' histogram |
 
 mod attach;
@@ -16,6 +17,7 @@ mod differential;
 mod error;
 mod layout;
 mod object;
+mod rights;
 mod rtt;
 
 use tidegate_runtime::causes::with_causes;

@@ -8,6 +8,7 @@ use libbpf_rs::{
 
 use super::error::BpfError;
 use super::layout::{self, ClassCounts, ClassState, NO_CLASS, RTT_BUCKETS, Settings};
+use super::rights::may_load;
 use super::rtt::quantiles;
 use crate::io::netlink::Socket;
 use crate::io::netlink::link::Found;
@@ -104,7 +105,8 @@ impl Object {
                 }
             }
         }
-        Err(BpfError::Refused(refused.expect("each way was refused")))
+        let refused = refused.expect("each way was refused");
+        Err(if may_load() { BpfError::Refused(refused) } else { BpfError::NotPermitted(refused) })
     }
 
     fn with_rules(
