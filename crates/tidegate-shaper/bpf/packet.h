@@ -134,6 +134,9 @@ static __noinline enum headers read_headers(struct __sk_buff *skb, struct packet
 		const u8 *ip = data + at;
 		if (ip + 20 > end)
 			return SHORT;
+		/* No host takes such a one; its addresses and ports would be anything. */
+		if (ip[0] >> 4 != 4 || (ip[0] & 15) < 5)
+			return WHOLE;
 		packet->is_ip = 1;
 		packet->ecn = ip[1] & ECN_MASK;
 		packet->key.local[2] = packet->key.remote[2] = 0xffff;
@@ -149,6 +152,8 @@ static __noinline enum headers read_headers(struct __sk_buff *skb, struct packet
 		const u8 *ip = data + at;
 		if (ip + 40 > end)
 			return SHORT;
+		if (ip[0] >> 4 != 6)
+			return WHOLE;
 		packet->is_ip = packet->is_ipv6 = 1;
 		packet->ecn = ip[1] >> 4 & ECN_MASK;
 		for (int i = 0; i < 4; i++) {

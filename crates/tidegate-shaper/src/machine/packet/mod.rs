@@ -12,6 +12,8 @@ use options::read_options;
 const TAGS_MAX: usize = 2;
 /// Extension headers of IPv6 that are stepped over.
 const EXTENSIONS_MAX: usize = 8;
+/// Headers before that of TCP take no more.
+const HEADERS_MOST: usize = 256;
 
 const IPV4: u16 = 0x0800;
 const IPV6: u16 = 0x86dd;
@@ -215,7 +217,7 @@ fn ipv6(frame: &[u8], at: usize, wire_bytes: u32) -> Result<Ip, Skipped> {
         next = byte(frame, header_at)?;
         header_at += length;
     }
-    if next != TCP {
+    if next != TCP || header_at > HEADERS_MOST {
         return Err(Skipped::TooDeep);
     }
     Ok(Ip {
