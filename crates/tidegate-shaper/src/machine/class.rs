@@ -133,6 +133,7 @@ impl Class {
                 self.counters.unscaled += 1;
             }
         }
+        flow.classified = true;
         let rewrite = if self.takes_marks(flow) { mark(flow, segment) } else { Rewrite::default() };
         if flow.is_over(segment, Way::Out) {
             self.end(flows, &key);
@@ -171,6 +172,11 @@ impl Class {
         let Some(flow) = flows.lookup(&key) else { return Rewrite::default() };
         if segment.flags.has(Flags::SYN) {
             flow.on_syn_received(segment);
+        }
+        if !flow.classified {
+            return Rewrite::default();
+        }
+        if segment.flags.has(Flags::SYN) {
             self.window.on_limited(&mut flow.census);
         }
         let mut rewrite = Rewrite::default();

@@ -115,8 +115,10 @@ fn a_flow_whose_handshake_was_not_seen_is_left_alone_until_its_scale_is_told() {
     assert_eq!(bench.class.counters().unscaled, 1);
     // As the agent does, whatever was in flight then.
     *bench.flow() = Flow::of_open(Scale::Known(7));
-    assert!(bench.back(1 + 2 * MSS, 2_000).is_some());
-    assert_eq!(bench.flow().una, 1 + 2 * MSS);
+    assert_eq!(bench.back(1 + MSS, 2_000), None, "its class is known by what goes out");
+    bench.out(1 + 5 * MSS, MSS);
+    assert!(bench.back(1 + 6 * MSS, 2_000).is_some());
+    assert_eq!(bench.flow().una, 1 + 6 * MSS);
 }
 
 #[test]

@@ -79,6 +79,8 @@ pub struct Flow {
     pub network: NetworkWindow,
     /// True until its sequence numbers are known.
     pub fresh: bool,
+    /// True once a packet of it went out: only then its class is known, and what comes in is acted on.
+    pub classified: bool,
     /// What its guests said of explicit congestion notification.
     pub ecn: GuestEcn,
     /// True if a mark came that its next segment out is to echo.
@@ -106,6 +108,7 @@ impl Flow {
             census: Census::default(),
             network: NetworkWindow::new(next),
             fresh: false,
+            classified: false,
             ecn: GuestEcn::default(),
             mark_pending: false,
             closed: Closed::default(),
