@@ -15,15 +15,17 @@ pub(crate) const DEVICE: &str = "va";
 
 /// Both namespaces; they go when this is dropped.
 pub(crate) struct Network {
-    sender: String,
-    receiver: String,
+    pub(crate) sender: String,
+    pub(crate) receiver: String,
 }
 
-fn run(words: &str) {
+/// Runs a program with words that are parted by blanks, and returns what it prints.
+pub(crate) fn run(words: &str) -> String {
     let mut parts = words.split(' ');
     let program = parts.next().expect("split gives one part at least");
     let output = Command::new(program).args(parts).output().unwrap_or_else(|error| panic!("{program}: {error}"));
     assert!(output.status.success(), "{words}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 impl Network {
