@@ -5,9 +5,13 @@
 //! | module | its cases |
 //! |---|---|
 //! | `links` | MTU, segmentation in devices, headers, rates |
+//! | `devices` | that go away and come back, agents that end and begin, rights, kernels without BTF |
+//! | `namespaces` | more of them than two |
 //! | `stage` | devices, and flows of which every byte is checked |
 
+mod devices;
 mod links;
+mod namespaces;
 #[path = "../network/mod.rs"]
 #[expect(dead_code, reason = "flows are those of `stage`, which check each byte")]
 mod network;
