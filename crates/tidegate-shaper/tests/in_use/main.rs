@@ -5,11 +5,15 @@
 //! | module | its cases |
 //! |---|---|
 //! | `links` | MTU, segmentation in devices, headers, rates |
+//! | `flows` | many short ones, far ones, receivers without window scaling |
 //! | `devices` | that go away and come back, agents that end and begin, rights, kernels without BTF |
+//! | `frames` | whole frames through a device, and a hop that delays them |
 //! | `namespaces` | more of them than two |
 //! | `stage` | devices, and flows of which every byte is checked |
 
 mod devices;
+mod flows;
+mod frames;
 mod links;
 mod namespaces;
 #[path = "../network/mod.rs"]

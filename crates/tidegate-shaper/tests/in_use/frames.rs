@@ -1,0 +1,88 @@
+//! Whole frames through a device, and a hop that delays them.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::os::fd::AsRawFd as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+
+use nix::ifaddrs::getifaddrs;
+use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, bind, socket};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use tidegate_core::Instant;
+use tidegate_runtime::clock;
+
+use crate::stage::within;
+
+/// The longest frame here.
+const FRAME_MAX: usize = 2_000;
+/// Frames on their way at most; what comes then is lost, as in any queue.
+const UNDER_WAY_MAX: usize = 10_000;
+
+/// A file that frames of a device are read from and written to.
+pub(crate) fn open(namespace: &str, device: &str) -> File {
+    let opened = within(namespace).run(|| {
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        let socket = socket(AddressFamily::Packet, SockType::Raw, flags, SockProtocol::EthAll).expect("root may");
+        let addresses = getifaddrs().expect("the kernel lists devices");
+        let links = addresses.filter(|address| address.interface_name == device).filter_map(|address| address.address);
+        let link = links.filter_map(|address| address.as_link_addr().copied()).next().expect("the device is there");
+        bind(socket.as_raw_fd(), &link).expect("it is a device of this namespace");
+        File::from(socket)
+    });
+    opened.expect("a thread")
+}
+
+/// Takes frames from each of two devices to the other one, later.
+pub(crate) struct Delay {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Delay {
+    /// Each way takes `delay_ms`.
+    pub(crate) fn start(namespace: &str, devices: [&str; 2], delay_ms: u64) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&stop);
+        let files = devices.map(|device| open(namespace, device));
+        let thread = thread::spawn(move || relay(&files, delay_ms * 1_000_000, &told));
+        Self { stop, thread: Some(thread) }
+    }
+}
+
+impl Drop for Delay {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let ended = self.thread.take().is_some_and(|thread| thread.join().is_ok());
+        assert!(ended || thread::panicking(), "the hop panicked");
+    }
+}
+
+fn relay(files: &[File; 2], delay_ns: u64, stop: &AtomicBool) {
+    let mut under_way: [VecDeque<(Instant, Vec<u8>)>; 2] = [VecDeque::new(), VecDeque::new()];
+    let mut frame = vec![0; FRAME_MAX];
+    while !stop.load(Ordering::Relaxed) {
+        let now = clock::now();
+        for (from, frames) in under_way.iter_mut().enumerate() {
+            while frames.front().is_some_and(|(due, _)| *due <= now) {
+                let (_, frame) = frames.pop_front().expect("it was looked at");
+                // One that the device has no room for is lost.
+                let _ = (&files[1 - from]).write(&frame);
+            }
+        }
+        let next = under_way.iter().filter_map(|frames| frames.front()).map(|(due, _)| *due).min();
+        let wait_ns = next.map_or(20_000_000, |due| due.since(now).as_nanos().try_into().unwrap_or(0)).min(20_000_000);
+        let timeout = Timespec { tv_sec: 0, tv_nsec: wait_ns };
+        let mut polled = [PollFd::new(&files[0], PollFlags::IN), PollFd::new(&files[1], PollFlags::IN)];
+        poll(&mut polled, Some(&timeout)).expect("both are open");
+        for (from, frames) in under_way.iter_mut().enumerate() {
+            while let Ok(bytes) = (&files[from]).read(&mut frame) {
+                if frames.len() < UNDER_WAY_MAX {
+                    frames.push_back((clock::now().plus_nanos(delay_ns), frame[..bytes].to_vec()));
+                }
+            }
+        }
+    }
+}
