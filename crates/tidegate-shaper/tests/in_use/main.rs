@@ -7,6 +7,7 @@
 //! | `links` | MTU, segmentation in devices, headers, rates |
 //! | `flows` | many short ones, far ones, receivers without window scaling |
 //! | `devices` | that go away and come back, agents that end and begin, rights, kernels without BTF |
+//! | `hosts` | bridges with NAT, overlays, programs of others |
 //! | `frames` | whole frames through a device, and a hop that delays them |
 //! | `namespaces` | more of them than two |
 //! | `stage` | devices, and flows of which every byte is checked |
@@ -14,6 +15,7 @@
 mod devices;
 mod flows;
 mod frames;
+mod hosts;
 mod links;
 mod namespaces;
 #[path = "../network/mod.rs"]
