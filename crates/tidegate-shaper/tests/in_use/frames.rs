@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
 use nix::ifaddrs::getifaddrs;
-use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, bind, socket};
+use nix::sys::socket::{AddressFamily, LinkAddr, SockFlag, SockProtocol, SockType, bind, socket};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tidegate_core::Instant;
 use tidegate_runtime::clock;
@@ -85,4 +85,67 @@ fn relay(files: &[File; 2], delay_ns: u64, stop: &AtomicBool) {
             }
         }
     }
+}
+
+/// The hardware address of a device.
+pub(crate) fn mac_of(namespace: &str, device: &str) -> [u8; 6] {
+    let found = within(namespace).run(|| {
+        let addresses = getifaddrs().expect("the kernel lists devices");
+        let mut links =
+            addresses.filter(|address| address.interface_name == device).filter_map(|address| address.address);
+        links.find_map(|address| address.as_link_addr().and_then(LinkAddr::addr))
+    });
+    found.expect("a thread").expect("the device is there")
+}
+
+/// A segment of TCP over IPv4, with right checksums.
+#[derive(Clone, Copy)]
+pub(crate) struct Segment<'a> {
+    pub(crate) from: [u8; 4],
+    pub(crate) to: [u8; 4],
+    /// Of the source and of the destination.
+    pub(crate) ports: [u16; 2],
+    pub(crate) seq: u32,
+    pub(crate) ack: u32,
+    pub(crate) flags: u8,
+    pub(crate) window: u16,
+    /// At most 40 bytes, a multiple of 4.
+    pub(crate) options: &'a [u8],
+    pub(crate) payload: usize,
+}
+
+impl Segment<'_> {
+    pub(crate) fn between(from: [u8; 4], to: [u8; 4]) -> Self {
+        Self { from, to, ports: [1, 1], seq: 1, ack: 1, flags: 0, window: 0xffff, options: &[], payload: 0 }
+    }
+
+    /// The whole frame.
+    pub(crate) fn frame(&self, source: [u8; 6], destination: [u8; 6]) -> Vec<u8> {
+        let mut tcp = Vec::new();
+        tcp.extend(self.ports.iter().flat_map(|port| port.to_be_bytes()));
+        tcp.extend([self.seq, self.ack].iter().flat_map(|number| number.to_be_bytes()));
+        tcp.extend([u8::try_from(5 + self.options.len() / 4).expect("at most 15") << 4, self.flags]);
+        tcp.extend([self.window, 0, 0x1234].iter().flat_map(|word| word.to_be_bytes()));
+        tcp.extend(self.options);
+        tcp.extend(std::iter::repeat_n(0x61, self.payload));
+        let length = u16::try_from(tcp.len()).expect("it fits a frame");
+        let addresses = [self.from, self.to].concat();
+        let checksum = sum(&[&addresses, &[0, 6], &length.to_be_bytes(), &tcp]);
+        tcp[16..18].copy_from_slice(&checksum.to_be_bytes());
+        let mut ip = vec![0x45, 0];
+        ip.extend((20 + length).to_be_bytes());
+        ip.extend([0, 0, 0x40, 0, 64, 6, 0, 0]);
+        ip.extend(addresses);
+        let checksum = sum(&[&ip]);
+        ip[10..12].copy_from_slice(&checksum.to_be_bytes());
+        [&destination[..], &source, &[8, 0], &ip, &tcp].concat()
+    }
+}
+
+/// The checksum of the Internet over parts of which all but the last have an even length.
+fn sum(parts: &[&[u8]]) -> u16 {
+    let words = parts.iter().flat_map(|part| part.chunks(2));
+    let all: u32 = words.map(|word| u32::from(word[0]) << 8 | word.get(1).copied().map_or(0, u32::from)).sum();
+    let folded = (all & 0xffff) + (all >> 16);
+    !u16::try_from((folded & 0xffff) + (folded >> 16)).expect("it is folded")
 }

@@ -8,6 +8,7 @@
 //! | `flows` | many short ones, far ones, receivers without window scaling |
 //! | `devices` | that go away and come back, agents that end and begin, rights, kernels without BTF |
 //! | `hosts` | bridges with NAT, overlays, programs of others |
+//! | `hostile` | senders and receivers that mean ill |
 //! | `frames` | whole frames through a device, and a hop that delays them |
 //! | `namespaces` | more of them than two |
 //! | `stage` | devices, and flows of which every byte is checked |
@@ -15,6 +16,7 @@
 mod devices;
 mod flows;
 mod frames;
+mod hostile;
 mod hosts;
 mod links;
 mod namespaces;
