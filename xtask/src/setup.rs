@@ -101,6 +101,7 @@ const PKG_CONFIG: Tool = Tool::new("pkg-config", &["pkg-config"], "finding the l
 const LIBELF: Tool = Tool::library("libelf", &["libelf-dev"], "the loader of the shaper's programs");
 const ZLIB: Tool = Tool::library("zlib", &["zlib1g-dev"], "the loader of the shaper's programs");
 const ETHTOOL: Tool = Tool::new("ethtool", &["ethtool"], "devices that leave segmentation to the kernel");
+const NFT: Tool = Tool::new("nft", &["nftables"], "guests behind NAT");
 const BPFTOOL: Tool = Tool::new("bpftool", &["bpftool"], "programs in the kernel that stand beside the shaper's");
 
 /// What `cargo xtask demo` needs.
@@ -119,6 +120,8 @@ pub(crate) const PROXIES: &[Tool] = &[PRLIMIT, OPENSSL, NGINX, HAPROXY, TRAFFIC_
 pub(crate) const ETCD_NODES: &[Tool] = &[C_COMPILER, NODE, NPM, ETCD, ETCDCTL];
 /// What the feature `shaper` is built with.
 pub(crate) const SHAPER_BUILD: &[Tool] = &[C_COMPILER, CLANG, PKG_CONFIG, LIBELF, ZLIB];
+/// What its tests in namespaces need beside that.
+pub(crate) const SHAPER_TEST: &[Tool] = &[ETHTOOL, NFT];
 /// What its rows need beside that.
 pub(crate) const SHAPER: &[Tool] = &[C_COMPILER, CLANG, PKG_CONFIG, LIBELF, ZLIB, IP, ETHTOOL, BPFTOOL];
 /// What `cargo xtask peers` needs.
