@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use serde_json::Value;
 
@@ -24,7 +25,9 @@ fn left_behind(id: u32) -> Vec<String> {
 
 /// Whether namespaces can be made here, with the programs that the kernel takes.
 fn can_run() -> bool {
-    let namespace = format!("tg-demo-test-{}", std::process::id());
+    // Two tests ask at the same time.
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let namespace = format!("tg-demo-test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
     let ip =
         |verb| Command::new("ip").args(["netns", verb, &namespace]).output().is_ok_and(|done| done.status.success());
     let can = cfg!(feature = "shaper") && rustix::process::geteuid().is_root() && ip("add") && ip("del");
