@@ -43,7 +43,7 @@ fn short_flows_and_datagrams_go_beside() {
         flows: 0,
         requests_per_s: 0,
         churn: Some(ChurnConfig { per_s: 500, bytes: 20_000, ..ChurnConfig::default() }),
-        flood: Some(FloodConfig { rate_mbps: 8, bytes: 1_000 }),
+        flood: Some(FloodConfig { rate_mbps: 8, bytes: 1_000, asks_per_s: 100 }),
         ..config(&receiver)
     };
     let report = send::run(&config).unwrap();
@@ -53,6 +53,10 @@ fn short_flows_and_datagrams_go_beside() {
     assert_eq!((counted.connections, counted.bytes), (100, 2_000_000));
     let flood = report.flood.unwrap();
     assert!(flood.sent + flood.refused > 0 && counted.datagrams <= flood.sent);
+    // Each answer has its delay, and is of a datagram that asked.
+    assert!(flood.asked > 0 && flood.asked <= flood.sent, "{flood:?}");
+    assert_eq!(report.all.datagrams.count, flood.asked - flood.unanswered);
+    assert!(flood.unanswered < flood.asked && report.all.datagrams.us_p50 > 0.0, "{report:?}");
 }
 
 #[test]

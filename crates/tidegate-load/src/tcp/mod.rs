@@ -28,6 +28,7 @@ mod short;
 
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsFd;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use rustix::net::sockopt::{Timeout, set_socket_timeout, set_tcp_congestion};
@@ -96,4 +97,15 @@ fn choose_congestion(socket: impl AsFd, congestion: &str) -> Result<(), LoadErro
     }
     set_tcp_congestion(socket, congestion)
         .map_err(|error| LoadError::os("choose the congestion control (is its module there?)")(error.into()))
+}
+
+fn spawn<T: Send + 'static>(
+    name: &str,
+    work: impl FnOnce() -> Result<T, LoadError> + Send + 'static,
+) -> Result<JoinHandle<Result<T, LoadError>>, LoadError> {
+    thread::Builder::new().name(name.to_owned()).spawn(work).map_err(LoadError::os("start a thread"))
+}
+
+fn join<T>(thread: JoinHandle<Result<T, LoadError>>) -> Result<T, LoadError> {
+    thread.join().expect("a thread of load panicked")
 }

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use slab::Slab;
 use tidegate_runtime::{clock, slice};
 
-use super::{REQUEST_BYTES, choose_congestion, prepare_measuring_thread, requests_at};
+use super::{REQUEST_BYTES, choose_congestion, flood, prepare_measuring_thread, requests_at};
 use crate::error::LoadError;
 use crate::load_thread::{LoadThread, StopSign};
 use crate::poll::{Poller, allow_open_files, prepare_thread};
@@ -139,7 +139,10 @@ impl Receiver {
                 prepare_measuring_thread()?;
                 serve(&requests, connections, &stop, |_| true, |stream| answer(stream, &of_requests))
             })?,
-            LoadThread::start("datagrams", move |stop| count_datagrams(&datagrams, &stop, &of_datagrams))?,
+            LoadThread::start("datagrams", move |stop| {
+                slice::run_when_woken();
+                take_datagrams(&datagrams, &stop, &of_datagrams)
+            })?,
         ];
         Ok(Self { bulk: address, requests: requests_address, counts, threads })
     }
@@ -273,12 +276,22 @@ fn answer(stream: &mut TcpStream, counts: &Counts) -> bool {
     }
 }
 
-fn count_datagrams(socket: &UdpSocket, stop: &StopSign, counts: &Counts) -> Result<(), LoadError> {
+/// Counts them, and answers those that ask.
+fn take_datagrams(socket: &UdpSocket, stop: &StopSign, counts: &Counts) -> Result<(), LoadError> {
     let mut poller = Poller::new()?;
     poller.add(socket, 0).map_err(LoadError::os("watch a socket"))?;
     while !stop.is_up() {
         poller.wait(clock::now().plus_nanos(LOOK_NS), 0)?;
-        let taken = (0..DATAGRAMS_MAX).take_while(|_| socket.recv(&mut [0; 16]).is_ok()).count();
+        let mut datagram = [0; flood::STAMP_BYTES];
+        let mut take = || {
+            let (bytes, peer) = socket.recv_from(&mut datagram).ok()?;
+            if flood::asks(&datagram[..bytes]) {
+                // An answer that finds no room is lost, as any datagram may be.
+                let _ = socket.send_to(&datagram[..bytes], peer);
+            }
+            Some(())
+        };
+        let taken = (0..DATAGRAMS_MAX).map_while(|_| take()).count();
         add(&counts.datagrams, taken);
     }
     Ok(())

@@ -49,6 +49,8 @@ pub struct Figures {
     pub requests: LatencySummary,
     /// How much later than it should a request started, since no processor was free for it.
     pub requests_late: LatencySummary,
+    /// From when a datagram that asks was sent to its answer.
+    pub datagrams: LatencySummary,
     /// The longest time in which a flow had nothing acknowledged.
     pub stall_ms_max: f64,
 }
@@ -94,6 +96,7 @@ pub struct GapFigures {
 pub(super) struct Evidence<'a> {
     pub(super) looks: &'a [Look],
     pub(super) probed: &'a Probed,
+    pub(super) datagrams: &'a Probed,
     pub(super) spoiled: &'a Spoiled,
 }
 
@@ -123,14 +126,12 @@ impl Evidence<'_> {
     }
 
     fn figures(&self, spoiled: &Spoiled) -> Figures {
-        let [mut srtt, mut requests, mut late] = [(); 3].map(|()| Latency::default());
+        let mut srtt = Latency::default();
         for look in self.looks.iter().filter(|look| !spoiled.meets(look.at, look.at)) {
             look.flows.iter().for_each(|flow| record_us(&mut srtt, flow.srtt_us));
         }
-        for one in self.probed.answered.iter().filter(|one| !spoiled.meets(one.due, one.at)) {
-            requests.record(one.sent, one.at);
-            late.record(one.due, one.sent);
-        }
+        let (requests, requests_late) = summary(self.probed, spoiled);
+        let (datagrams, _) = summary(self.datagrams, spoiled);
         let (mut bytes, mut ns) = (0, 0);
         for pair in self.looks.windows(2).filter(|pair| !spoiled.meets(pair[0].at, pair[1].at)) {
             let acked = |look: &Look| look.flows.iter().map(|flow| flow.acked_bytes).sum::<u64>();
@@ -142,8 +143,9 @@ impl Evidence<'_> {
         Figures {
             goodput_mbps: mbps(bytes, ns),
             srtt: srtt.summary(),
-            requests: requests.summary(),
-            requests_late: late.summary(),
+            requests,
+            requests_late,
+            datagrams,
             stall_ms_max: ratio(stall_ns, 1_000_000),
         }
     }
@@ -192,6 +194,16 @@ impl Evidence<'_> {
     }
 }
 
+/// How long answers took, and how late their requests were.
+fn summary(probed: &Probed, spoiled: &Spoiled) -> (LatencySummary, LatencySummary) {
+    let (mut latency, mut late) = (Latency::default(), Latency::default());
+    for one in probed.answered.iter().filter(|one| !spoiled.meets(one.due, one.at)) {
+        latency.record(one.sent, one.at);
+        late.record(one.due, one.sent);
+    }
+    (latency.summary(), late.summary())
+}
+
 fn record_us(latency: &mut Latency, us: u32) {
     latency.record(Instant::ZERO, Instant::from_nanos(u64::from(us) * 1_000));
 }
@@ -233,7 +245,8 @@ mod tests {
             looks(&[(0, [0, 0]), (1, [1_000, 500]), (2, [1_000, 1_000]), (3, [1_000, 1_500]), (4, [3_000, 1_500])]);
         let gap = (Instant::from_nanos(1_500_000), Instant::from_nanos(1_600_000));
         let spoiled = Spoiled::new(vec![gap], 0);
-        let evidence = Evidence { looks: &looks, probed: &Probed::default(), spoiled: &spoiled };
+        let none = Probed::default();
+        let evidence = Evidence { looks: &looks, probed: &none, datagrams: &none, spoiled: &spoiled };
         let report = evidence.report(0.0, GapFigures::default(), None, None);
         // 4,500 bytes in 4 ms; without the second millisecond 4,000 in 3.
         assert!((report.all.goodput_mbps - 9.0).abs() < 1e-9);

@@ -4,7 +4,6 @@ use std::fmt::Write as _;
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -16,7 +15,7 @@ use super::probe::{self, Times};
 use super::quiet::Spoiled;
 use super::report::{Evidence, GapFigures, SendReport};
 use super::sample::Look;
-use super::{bulk, connect, requests_at, sample};
+use super::{bulk, connect, join, requests_at, sample, spawn};
 use crate::error::LoadError;
 use crate::gaps::Watch;
 use crate::load_thread::LoadThread;
@@ -87,6 +86,7 @@ impl SendConfig {
         if self.duration_ms == 0 {
             return refuse("duration_ms", 0, "at least 1");
         }
+        self.flood.as_ref().map_or(Ok(()), FloodConfig::check)?;
         let samples = self.duration_ms.saturating_mul(1_000) / self.sample_us * (self.flows as u64).max(1);
         if samples > SAMPLES_MAX {
             return refuse("duration_ms", self.duration_ms, "a million samples at most: fewer flows, or less often");
@@ -131,11 +131,12 @@ pub fn run(config: &SendConfig) -> Result<SendReport, LoadError> {
         .churn
         .clone()
         .map(|churn| spawn("churn", move || churn::churn(&churn, address, &congestion, from, until)));
-    let flooded = config.flood.clone().map(|flood| spawn("flood", move || flood::flood(&flood, address, until)));
+    let flooded = config.flood.clone().map(|flood| spawn("flood", move || flood::flood(&flood, address, times)));
     let looks = join(samples)?;
     let probed = probed.transpose()?.map(join).transpose()?.unwrap_or_default();
     let churn = churned.transpose()?.map(join).transpose()?;
-    let flood = flooded.transpose()?.map(join).transpose()?;
+    let (flood, datagrams) = flooded.transpose()?.map(join).transpose()?.unzip();
+    let datagrams = datagrams.unwrap_or_default();
     writer.stop()?;
     let cpu_s = Duration::from_nanos(clock::process_cpu_ns() - spent_before).as_secs_f64();
     if let Some(file) = &config.samples {
@@ -146,7 +147,8 @@ pub fn run(config: &SendConfig) -> Result<SendReport, LoadError> {
     #[expect(clippy::cast_precision_loss, reason = "below 2^53 ns")]
     let left_out_ms = spoiled.nanos_between(from, until) as f64 / 1e6;
     let gaps = GapFigures { count: seen.gaps, late_us_max: seen.late_us_max, left_out_ms };
-    Ok(Evidence { looks: &looks, probed: &probed, spoiled: &spoiled }.report(cpu_s, gaps, churn, flood))
+    let evidence = Evidence { looks: &looks, probed: &probed, datagrams: &datagrams, spoiled: &spoiled };
+    Ok(evidence.report(cpu_s, gaps, churn, flood))
 }
 
 fn lines(looks: &[Look]) -> String {
@@ -155,15 +157,4 @@ fn lines(looks: &[Look]) -> String {
         writeln!(text, "{},{acked}", look.at.as_nanos()).expect("a String takes all");
         text
     })
-}
-
-fn spawn<T: Send + 'static>(
-    name: &str,
-    work: impl FnOnce() -> Result<T, LoadError> + Send + 'static,
-) -> Result<JoinHandle<Result<T, LoadError>>, LoadError> {
-    thread::Builder::new().name(name.to_owned()).spawn(work).map_err(LoadError::os("start a thread"))
-}
-
-fn join<T>(thread: JoinHandle<Result<T, LoadError>>) -> Result<T, LoadError> {
-    thread.join().expect("a thread of load panicked")
 }
