@@ -47,6 +47,7 @@ mod shaper_bounds;
 mod shaper_bpf;
 mod shaper_changes;
 mod shaper_cost;
+mod shaper_datagrams;
 mod shaper_limiter;
 mod shaper_rivals;
 mod shaper_rows;

@@ -1,7 +1,9 @@
 //! The bars of the shaper, one row each.
 
 use super::rows::Row;
-use super::{shaper_bounds, shaper_changes, shaper_cost, shaper_rivals, shaper_shares, shaper_switch};
+use super::{
+    shaper_bounds, shaper_changes, shaper_cost, shaper_datagrams, shaper_rivals, shaper_shares, shaper_switch,
+};
 
 /// In the order of the table.
 pub(super) const ROWS: &[Row] = &[
@@ -34,6 +36,12 @@ pub(super) const ROWS: &[Row] = &[
         name: "shaper slow isolation",
         bar: "16 flows, 100 Mb/s: requests p99 1 ms",
         run: shaper_bounds::slow_isolation,
+    },
+    Row {
+        issue: 22,
+        name: "shaper datagrams",
+        bar: "with isolation neither TCP nor UDP waits in the other's queue: p99 1 ms",
+        run: shaper_datagrams::datagrams,
     },
     Row {
         issue: 22,

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::bench::{Bench, median, number};
 use super::shaper_bounds::{Bound, EFFICIENCY, JAIN, figure};
 use super::shaper_limiter::{Class, InForce, Limiter, Ours};
-use super::shaper_run::{Lab, PORTS, clean_of, efficiency, report};
+use super::shaper_run::{Lab, PORTS, clean_of, efficiency, efficiency_of, report};
 use super::table::Figure;
 use crate::clock;
 use crate::namespaces::Options;
@@ -69,7 +69,7 @@ pub(super) fn two_limiters(bench: &Bench) -> Result<Vec<Figure>> {
             let reports = [finish(one?)?, finish(other?)?];
             let held = |report: &Value| -> Result<Held> {
                 Ok(Held {
-                    efficiency: efficiency(clean_of(report, measured_ms, "/goodput_mbps")?, RATE_MBPS),
+                    efficiency: efficiency_of(report, measured_ms, RATE_MBPS)?,
                     srtt_us_p99: clean_of(report, measured_ms, "/srtt/us_p99")?,
                     jain: number(report, "/jain")?,
                 })

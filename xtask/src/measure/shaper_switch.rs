@@ -10,7 +10,7 @@ use super::bench::{Bench, median, number};
 use super::shaper_bounds::{Bound, JAIN, bounds, figure, rounds};
 use super::shaper_bpf::{Dctcp, Program, Where, rate};
 use super::shaper_limiter::{Limiter, Ours};
-use super::shaper_run::{Cell, Lab, PORTS, clean_of, efficiency, report};
+use super::shaper_run::{Cell, Lab, PORTS, efficiency_of, report};
 use super::table::Figure;
 use crate::clock;
 use crate::namespaces::{DEVICE, Host, Network, Options};
@@ -169,7 +169,7 @@ fn pass(lab: &Lab, port: &Port, guests: Guests) -> Result<Passed> {
         round: 0,
         queue_us: seen.mean_us(),
         queue_us_p99: seen.p99_us(),
-        efficiency: efficiency(clean_of(&report, measured_ms, "/goodput_mbps")?, port.mbps),
+        efficiency: efficiency_of(&report, measured_ms, port.mbps)?,
         drops,
         jain: number(&report, "/jain")?,
         marked: seen.share_marked(),
