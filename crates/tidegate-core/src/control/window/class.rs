@@ -247,7 +247,7 @@ impl ClassWindow {
         let period = Period {
             queue_ns,
             queue_least_ns: signed(self.config.setpoint_ns / 2),
-            period_ns: self.base_ns.max(PERIOD_MIN_NS),
+            length_ns: self.base_ns.max(PERIOD_MIN_NS),
             drained,
         };
         let measured = self.drain.on_period(period, self.limits(), now);

@@ -30,7 +30,7 @@ pub(super) struct Period {
     /// With a shorter queue a class does not always have something to send.
     pub(super) queue_least_ns: i64,
     /// How long a period is.
-    pub(super) period_ns: u64,
+    pub(super) length_ns: u64,
     /// Bytes that have left the class, counted from anywhere.
     pub(super) drained: u64,
 }
@@ -77,7 +77,7 @@ impl Drain {
         let gap_ns = now.nanos_since(self.last);
         self.last = now;
         // A class with something to send drains at its guarantee at least, and hears of it a round trip later.
-        let pause_ns = 2 * (period.period_ns + span_of(SPAN_BYTES, limits.rate));
+        let pause_ns = 2 * (period.length_ns + span_of(SPAN_BYTES, limits.rate));
         if gap_ns > pause_ns {
             if gap_ns > pause_ns + FORGET_NS {
                 self.rate = limits.rate;

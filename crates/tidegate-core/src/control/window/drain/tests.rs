@@ -16,7 +16,7 @@ fn after(drain: &mut Drain, periods: impl IntoIterator<Item = (i64, u64)>) -> u6
     for (queue_ns, bytes) in periods {
         now = now.plus_nanos(100_000);
         drained += bytes;
-        let period = Period { queue_ns, queue_least_ns: 50_000, period_ns: 100_000, drained };
+        let period = Period { queue_ns, queue_least_ns: 50_000, length_ns: 100_000, drained };
         drain.on_period(period, LIMITS, now);
     }
     drain.rate(LIMITS) / 125_000
@@ -40,7 +40,7 @@ fn a_fall_to_a_small_part_is_seen_before_the_span_is_over() {
     let mut drain = Drain { rate: GIGABIT, ..Drain::default() };
     let mut rates = Vec::new();
     for at_us in (500_000..512_000).step_by(1_000) {
-        let period = Period { queue_ns: 1_000_000, queue_least_ns: 50_000, period_ns: 100_000, drained: 0 };
+        let period = Period { queue_ns: 1_000_000, queue_least_ns: 50_000, length_ns: 100_000, drained: 0 };
         drain.on_period(period, limits, at(at_us));
         drain.rate = if at_us == 500_000 { GIGABIT } else { drain.rate };
         rates.push(drain.rate(limits) / 125_000);
@@ -57,7 +57,7 @@ fn a_pause_is_not_taken_for_a_slow_drain_and_a_long_one_is_forgotten() {
     let mut resumed = |gap_ms: u64| {
         let drained = drain.drained;
         let now = drain.last.plus_nanos(gap_ms * 1_000_000);
-        let period = Period { queue_ns: 100_000, queue_least_ns: 50_000, period_ns: 100_000, drained };
+        let period = Period { queue_ns: 100_000, queue_least_ns: 50_000, length_ns: 100_000, drained };
         assert_eq!(drain.on_period(period, LIMITS, now), Measured::Nothing);
         drain.rate(LIMITS)
     };
