@@ -5,7 +5,7 @@ use tidegate_core::control::window::{
     Announcement, Census, ClassConfig, ClassWindow, Share, announce, clumps, far_ns, share,
 };
 
-use super::flow::{Flow, FlowKey, Flows, GuestEcn, Marks, Scale, Seen, Way};
+use super::flow::{Flow, FlowKey, Flows, GuestEcn, Marks, NoRoom, Scale, Seen, Way};
 use super::leaves::Leaves;
 use super::packet::{Ecn, Flags, Segment};
 
@@ -26,9 +26,9 @@ pub struct ClassCounters {
     pub marked: u64,
     /// Segments with payload that went out, of flows whose scale is unknown: their windows are left alone.
     pub unscaled: u64,
-    /// Flows first seen going out, and flows that ended.
+    /// Flows that were held from their handshake on.
     pub flows_made: u64,
-    /// Flows of which both sides closed or one gave up.
+    /// Flows that were held and of which both sides closed or one gave up.
     pub flows_ended: u64,
 }
 
@@ -58,6 +58,8 @@ pub struct Rewrite {
 pub struct Class {
     window: ClassWindow,
     counters: ClassCounters,
+    /// Which of a device's classes it is.
+    slot: usize,
     /// True if marks of the network hold flows too.
     ecn: bool,
     leaves: Leaves,
@@ -70,9 +72,16 @@ impl Class {
         Self {
             window: ClassWindow::new(config, mss, now),
             counters: ClassCounters::default(),
+            slot: 0,
             ecn: false,
             leaves: Leaves::default(),
         }
+    }
+
+    /// The same as class number `slot` of its device; the first is 0.
+    #[must_use]
+    pub fn in_slot(self, slot: usize) -> Self {
+        Self { slot, ..self }
     }
 
     /// Its controller.
@@ -106,12 +115,15 @@ impl Class {
     pub fn on_egress(&mut self, flows: &mut Flows, segment: &Segment, gso_bytes: u32, seen: Seen) -> (Leaf, Rewrite) {
         let key = FlowKey::of_egress(segment);
         let unknown = Flow::of_open(Scale::Offered(None));
-        let opens = segment.flags.has(Flags::SYN) && !segment.flags.has(Flags::ACK);
-        if opens || !segment.flags.has(Flags::RST) && flows.lookup(&key).is_none() {
-            *flows.entry(key, unknown) = unknown;
-            self.counters.flows_made += 1;
+        let Some(flow) = flows.of_sent(key, segment.flags, unknown) else { return (Leaf::Sparse, Rewrite::default()) };
+        let has_opened = matches!(flow.scale, Scale::Known(_)) && !segment.flags.has(Flags::SYN);
+        if has_opened && !flows.is_held(&key) {
+            match flows.hold(key, self.slot) {
+                Ok(()) => self.counters.flows_made += 1,
+                Err(NoRoom) => return (Leaf::Sparse, Rewrite::default()),
+            }
         }
-        let Some(flow) = flows.lookup(&key) else { return (Leaf::Sparse, Rewrite::default()) };
+        let Some(flow) = flows.of_sent(key, segment.flags, unknown) else { return (Leaf::Sparse, Rewrite::default()) };
         let mut leaf = Leaf::Sparse;
         if segment.flags.has(Flags::SYN) {
             flow.on_syn_sent(segment);
@@ -163,13 +175,12 @@ impl Class {
     /// A segment comes in. What to write into it; `coin` is any number, drawn anew for each.
     pub fn on_ingress(&mut self, flows: &mut Flows, segment: &Segment, coin: u16, seen: Seen) -> Rewrite {
         let key = FlowKey::of_ingress(segment);
+        let unknown = Flow::of_open(Scale::Offered(None));
+        let Some(flow) = flows.of_received(key, segment.flags, unknown) else { return Rewrite::default() };
         if segment.flags.has(Flags::SYN) && !segment.flags.has(Flags::ACK) {
-            let unknown = Flow::of_open(Scale::Offered(None));
-            *flows.entry(key, unknown) = unknown;
-            flows.entry(key, unknown).on_syn_received(segment);
+            flow.on_syn_received(segment);
             return Rewrite::default();
         }
-        let Some(flow) = flows.lookup(&key) else { return Rewrite::default() };
         if segment.flags.has(Flags::SYN) {
             flow.on_syn_received(segment);
         }

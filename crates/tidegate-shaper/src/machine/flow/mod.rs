@@ -1,8 +1,10 @@
 //! What is known of one TCP flow.
 
+mod held;
+pub mod sweep;
 mod table;
 
-pub use table::{FLOWS_MAX, Flows};
+pub use held::{FLOWS_MAX, Flows, NoRoom};
 
 use tidegate_core::Instant;
 use tidegate_core::control::window::{Census, NetworkAck, NetworkWindow, follow_base};

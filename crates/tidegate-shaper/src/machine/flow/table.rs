@@ -1,19 +1,15 @@
-//! A bounded table of flows.
+//! A bounded table of flows, of which the longest unused goes first.
 
 use std::collections::BTreeMap;
 
 use super::{Flow, FlowKey};
 
-/// Most flows that are known at once.
-pub const FLOWS_MAX: usize = 65_536;
-
 /// No slot.
 const NONE: usize = usize::MAX;
 
-/// Flows by their addresses. When it is full, the one longest not looked up goes, and is counted: its windows are its
-/// peer's own again until it opens anew.
+/// Flows by their addresses. When it is full, the one longest not looked up goes.
 #[derive(Clone, Debug)]
-pub struct Flows {
+pub(super) struct Recent {
     slots: Vec<Slot>,
     by_key: BTreeMap<FlowKey, usize>,
     /// Slots of flows that are over.
@@ -22,7 +18,6 @@ pub struct Flows {
     newest: usize,
     oldest: usize,
     most: usize,
-    evicted: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -33,62 +28,40 @@ struct Slot {
     older: usize,
 }
 
-impl Default for Flows {
-    fn default() -> Self {
-        Self::new(FLOWS_MAX)
-    }
-}
-
-impl Flows {
+impl Recent {
     /// An empty table for at most `most` flows, at least one.
-    #[must_use]
-    pub fn new(most: usize) -> Self {
+    pub(super) fn new(most: usize) -> Self {
         let most = most.max(1);
-        Self {
-            slots: Vec::new(),
-            by_key: BTreeMap::new(),
-            free: Vec::new(),
-            newest: NONE,
-            oldest: NONE,
-            most,
-            evicted: 0,
-        }
+        Self { slots: Vec::new(), by_key: BTreeMap::new(), free: Vec::new(), newest: NONE, oldest: NONE, most }
     }
 
     /// Number of flows known.
-    #[must_use]
-    pub fn len(&self) -> usize {
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
         self.by_key.len()
     }
 
-    /// True if no flow is known.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.by_key.is_empty()
-    }
-
-    /// Flows that went because the table was full.
-    #[must_use]
-    pub fn evicted(&self) -> u64 {
-        self.evicted
+    /// Whether a flow is known; it does not count as used.
+    pub(super) fn contains(&self, key: &FlowKey) -> bool {
+        self.by_key.contains_key(key)
     }
 
     /// The flow with this key, if it is known; it counts as used.
-    pub fn lookup(&mut self, key: &FlowKey) -> Option<&mut Flow> {
+    pub(super) fn lookup(&mut self, key: &FlowKey) -> Option<&mut Flow> {
         let at = *self.by_key.get(key)?;
         self.touch(at);
         Some(&mut self.slots[at].flow)
     }
 
     /// The flow with this key, `flow` if it is not known; it counts as used.
-    pub fn entry(&mut self, key: FlowKey, flow: Flow) -> &mut Flow {
+    pub(super) fn entry(&mut self, key: FlowKey, flow: Flow) -> &mut Flow {
         let at = self.by_key.get(&key).copied().unwrap_or_else(|| self.insert(key, flow));
         self.touch(at);
         &mut self.slots[at].flow
     }
 
     /// Forgets a flow. True if it was known.
-    pub fn remove(&mut self, key: &FlowKey) -> bool {
+    pub(super) fn remove(&mut self, key: &FlowKey) -> bool {
         let Some(at) = self.by_key.remove(key) else { return false };
         self.unlink(at);
         self.free.push(at);
@@ -108,7 +81,6 @@ impl Flows {
             self.unlink(at);
             self.by_key.remove(&self.slots[at].key);
             self.slots[at] = slot;
-            self.evicted += 1;
             at
         };
         self.by_key.insert(key, at);
@@ -165,25 +137,25 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_unused_flow_goes_and_is_counted() {
-        let mut flows = Flows::new(2);
+    fn the_longest_unused_flow_goes() {
+        let mut flows = Recent::new(2);
         flows.entry(key(1), fresh()).mss = 11;
         flows.entry(key(2), fresh()).mss = 22;
         assert_eq!(flows.lookup(&key(1)).unwrap().mss, 11);
         flows.entry(key(3), fresh());
         assert!(flows.lookup(&key(2)).is_none());
         assert_eq!(flows.lookup(&key(1)).unwrap().mss, 11);
-        assert_eq!((flows.len(), flows.evicted()), (2, 1));
+        assert_eq!(flows.len(), 2);
     }
 
     #[test]
     fn a_removed_flow_makes_room() {
-        let mut flows = Flows::new(2);
+        let mut flows = Recent::new(2);
         flows.entry(key(1), fresh());
         flows.entry(key(2), fresh());
         assert!(flows.remove(&key(1)) && !flows.remove(&key(1)));
         flows.entry(key(3), fresh());
-        assert_eq!((flows.len(), flows.evicted()), (2, 0));
+        assert_eq!(flows.len(), 2);
         flows.entry(key(4), fresh());
         assert!(flows.lookup(&key(2)).is_none() && flows.lookup(&key(3)).is_some());
     }
@@ -191,7 +163,7 @@ mod tests {
     proptest! {
         #[test]
         fn it_keeps_the_latest_whatever_the_order(ports in proptest::collection::vec(0..12_u16, 1..200), most in 1..9_usize) {
-            let mut flows = Flows::new(most);
+            let mut flows = Recent::new(most);
             // By when they were used last, the latest at the end.
             let mut known: Vec<u16> = Vec::new();
             for &port in &ports {
