@@ -11,6 +11,8 @@
 #include "control.h"
 #include "state.h"
 #include "packet.h"
+#include "rules.h"
+#include "flows.h"
 #include "htb.h"
 #include "watch.h"
 
@@ -138,52 +140,6 @@ static __always_inline void enter_virtual_queue(struct class *class, u32 bytes, 
 
 /* --- classes --- */
 
-static __always_inline int differs(const u32 *address, const u32 *wanted, const u32 *mask)
-{
-	for (int i = 0; i < 4; i++)
-		if ((address[i] & mask[i]) != wanted[i])
-			return 1;
-	return 0;
-}
-
-static __always_inline int matches(struct __sk_buff *skb, const struct packet *packet, const struct rule *rule)
-{
-	u32 flags = rule->flags;
-
-	if (flags & RULE_MARK && (skb->mark & rule->mark_mask) != rule->mark)
-		return 0;
-	if (flags & RULE_PRIORITY && skb->priority != rule->priority)
-		return 0;
-	if (flags & RULE_VLAN && packet->key.vlan != rule->vlan)
-		return 0;
-	if (flags & RULE_PROTOCOL && packet->key.protocol != rule->protocol)
-		return 0;
-	if (flags & RULE_PORT && (packet->key.local_port < rule->port_first || packet->key.local_port > rule->port_last) &&
-	    (packet->key.remote_port < rule->port_first || packet->key.remote_port > rule->port_last))
-		return 0;
-	if (flags & RULE_LOCAL && differs(packet->key.local, rule->local, rule->local_mask))
-		return 0;
-	if (flags & RULE_REMOTE && differs(packet->key.remote, rule->remote, rule->remote_mask))
-		return 0;
-	if (flags & RULE_CGROUP && bpf_skb_ancestor_cgroup_id(skb, rule->cgroup_level) != rule->cgroup)
-		return 0;
-	return 1;
-}
-
-/* The first rule that fits decides. */
-static __noinline u32 classify(struct __sk_buff *skb, const struct packet *packet)
-{
-	if (!packet)
-		return NO_CLASS;
-	for (u32 i = 0; i < MAX_RULES && i < settings.rules; i++) {
-		u32 index = i;
-		const struct rule *rule = bpf_map_lookup_elem(&rules, &index);
-		if (rule && matches(skb, packet, rule))
-			return rule->class;
-	}
-	return settings.default_class;
-}
-
 /* Sparse flows go first, as long as they stay within half of the class together. */
 static __always_inline int sparse_budget(struct class *class, u32 bytes, u64 now)
 {
@@ -252,39 +208,12 @@ static __always_inline u32 leaf_of_other(struct __sk_buff *skb, struct class *cl
 
 /* --- flows: machine/flow and machine/class.rs --- */
 
-static __always_inline struct table_counts *table_counts(void)
-{
-	u32 only = 0;
-
-	return bpf_map_lookup_elem(&table_counters, &only);
-}
-
-/* In the place of `known`, the flow that had these addresses before, if there is one. */
-static __always_inline struct flow *new_flow(const struct flow_key *key, const struct flow *known)
-{
-	struct table_counts *counts = table_counts();
-	struct flow fresh = {
-		.flags = FRESH,
-		.mss = 1448,
-		.class = NO_CLASS,
-		.leaf = NO_LEAF,
-		.network = { .window = NETWORK_WINDOW_MAX, .alpha = NETWORK_ALPHA_ONE },
-	};
-
-	if (bpf_map_update_elem(&flows, key, &fresh, BPF_ANY))
-		return 0;
-	if (counts && !known)
-		counts->made++;
-	return bpf_map_lookup_elem(&flows, key);
-}
-
 static __always_inline void end_flow(struct class *class, const struct flow_key *key)
 {
-	struct table_counts *counts = table_counts();
-
-	class->counts->flows_ended++;
-	if (!bpf_map_delete_elem(&flows, key) && counts)
-		counts->ended++;
+	if (forget_held(key, class->index))
+		class->counts->flows_ended++;
+	else
+		forget_loose(key);
 }
 
 static __always_inline void begin(struct flow *flow, u32 first)
@@ -616,6 +545,36 @@ static __always_inline void mark_for_network(struct __sk_buff *skb, struct class
 	}
 }
 
+/* The flow of a packet that goes out. */
+static __always_inline struct flow *flow_of_sent(const struct packet *packet, u32 *is_held)
+{
+	struct flow *flow;
+
+	if (packet->flags & TCP_SYN) {
+		end_before(&packet->key);
+		flow = packet->flags & TCP_ACK ? bpf_map_lookup_elem(&opening, &packet->key) : 0;
+	} else {
+		flow = bpf_map_lookup_elem(&flows, &packet->key);
+		*is_held = flow != 0;
+		if (!flow)
+			flow = loose_flow(&packet->key);
+	}
+	return flow || packet->flags & TCP_RST ? flow : new_flow(&packet->key, packet->flags & TCP_SYN);
+}
+
+/* The flow of a packet that comes in. */
+static __always_inline struct flow *flow_of_received(const struct packet *packet)
+{
+	struct flow *flow;
+
+	if ((packet->flags & (TCP_SYN | TCP_ACK)) == TCP_SYN)
+		return new_flow(&packet->key, 1);
+	if (packet->flags & TCP_SYN)
+		return bpf_map_lookup_elem(&opening, &packet->key);
+	flow = bpf_map_lookup_elem(&flows, &packet->key);
+	return flow ? flow : loose_flow(&packet->key);
+}
+
 SEC("tcx/egress")
 int egress(struct __sk_buff *skb)
 {
@@ -623,28 +582,31 @@ int egress(struct __sk_buff *skb)
 	struct flow *flow = 0;
 	struct class class;
 	u64 now;
-	u32 index, leaf, limited, is_first;
+	u32 index, leaf, limited, rules, is_first, is_held = 0;
 
 	/* What an earlier device left there. */
 	if (WATCHES_QUEUE)
 		skb->cb[MARK_WORD] = 0;
 	read_packet(skb, &packet);
-	if (packet.is_tcp) {
-		flow = bpf_map_lookup_elem(&flows, &packet.key);
-		if ((!flow && !(packet.flags & TCP_RST)) || (packet.flags & (TCP_SYN | TCP_ACK)) == TCP_SYN)
-			flow = new_flow(&packet.key, flow);
-	}
-	index = flow ? flow->class : NO_CLASS;
+	rules = rules_in_force();
+	if (packet.is_tcp)
+		flow = flow_of_sent(&packet, &is_held);
+	index = flow && flow->rules == rules ? flow->class : NO_CLASS;
 	if (index == NO_CLASS) {
-		index = classify(skb, &packet);
-		if (flow)
+		index = classify(skb, &packet, rules);
+		if (flow && is_held) {
+			flow = move_held(&packet.key, flow, index, rules);
+		} else if (flow) {
 			flow->class = index;
-		if (!class_at(index, &class))
-			return NEXT_PROGRAM;
+			flow->rules = rules;
+		}
+	}
+	if (!class_at(index, &class))
+		return NEXT_PROGRAM;
+	if (flow && !is_held && flow->flags & KNOWS_SCALE && !(packet.flags & TCP_SYN)) {
+		flow = hold(&packet.key, flow, index);
 		if (flow)
 			class.counts->flows_made++;
-	} else if (!class_at(index, &class)) {
-		return NEXT_PROGRAM;
 	}
 	now = now_ns();
 	if (!flow) {
@@ -653,6 +615,7 @@ int egress(struct __sk_buff *skb)
 		enter_class(skb, &class, leaf_of_other(skb, &class, &packet, now), now);
 		return NEXT_PROGRAM;
 	}
+	flow->seen = now >> 30;
 	leaf = SPARSE_LEAF;
 	if (packet.flags & TCP_SYN) {
 		sent_syn(skb, &packet, flow);
@@ -701,9 +664,7 @@ int ingress(struct __sk_buff *skb)
 	if (!packet.is_tcp)
 		return NEXT_PROGRAM;
 	turn(&packet.key);
-	flow = bpf_map_lookup_elem(&flows, &packet.key);
-	if ((packet.flags & (TCP_SYN | TCP_ACK)) == TCP_SYN)
-		flow = new_flow(&packet.key, flow);
+	flow = flow_of_received(&packet);
 	if (!flow)
 		return NEXT_PROGRAM;
 	if (packet.flags & TCP_SYN)

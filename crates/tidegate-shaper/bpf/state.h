@@ -1,24 +1,30 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* What the programs remember. The layouts are part of the interface to the agent, which fills `class_configs`, `rules` and
- * flows that were open before it, and reads the rest. */
+/* What the programs remember. The layouts are part of the interface to the agent, which fills `class_configs`, the rules
+ * and flows that were open before it, and reads the rest. */
 #ifndef TIDEGATE_STATE_H
 #define TIDEGATE_STATE_H
 
 #define MAX_CLASSES 256
-#define MAX_RULES 64
+/* Rules on a device, kinds of them, and rules of a kind that differ in ports alone. */
+#define MAX_RULES 4096
+#define MAX_KINDS 64
+#define MAX_SAME 64
 #define MAX_FLOWS 65536
+#define MAX_OPENING 16384
+#define MAX_STRANGERS 16384
 #define MAX_OTHERS 16384
 #define RTT_BUCKETS 96
 #define TCP_LEAF_COUNT 16
 #define NO_CLASS 0xffff
+/* In counts of flows: those that were open before and sent nothing yet, and all. */
+#define UNCLASSIFIED MAX_CLASSES
+#define ALL_CLASSES (MAX_CLASSES + 1)
 
 enum occupancy { OCCUPANCY_DIRECT = 0, OCCUPANCY_VIRTUAL = 1, OCCUPANCY_TRACEPOINT = 2 };
 
 /* Fixed when the programs are loaded. */
 struct settings {
 	u32 link_bytes;    /* of the link header: 0 on devices without one */
-	u32 rules;
-	u32 default_class; /* of what meets no rule, or NO_CLASS */
 	u32 occupancy;
 	u32 classifies;    /* packets are put into classes, not only recognised */
 	u32 under_test;    /* time, queue and random numbers are told */
@@ -26,7 +32,7 @@ struct settings {
 	u32 namespace;
 };
 
-const volatile struct settings settings = { .link_bytes = 14, .default_class = NO_CLASS, .classifies = 1 };
+const volatile struct settings settings = { .link_bytes = 14, .classifies = 1 };
 
 /* By the differential test. */
 struct told {
@@ -105,12 +111,6 @@ struct watched {
 	u32 again;    /* packets of those that are still to come by */
 };
 
-/* Flows that entered the table and that ended; a flow that is neither ended nor in the table was evicted. */
-struct table_counts {
-	u64 made;
-	u64 ended;
-};
-
 struct flow_key {
 	u32 local[4];
 	u32 remote[4];
@@ -151,6 +151,9 @@ struct flow {
 	u8 timed;
 	u8 opens; /* its window opened with the last acknowledgement, and not in clumps */
 	u8 pad;
+	u32 rules; /* the rules by which `class` was found */
+	u32 seen;  /* when it last sent, in units of 2^30 ns */
+	u32 pad2;
 };
 
 struct other {
@@ -168,22 +171,47 @@ enum rule_flags {
 	RULE_PRIORITY = 128,
 };
 
-struct rule {
-	u64 cgroup;
+/* What rules of a kind look at: fields and the bits of them that count. */
+struct kind {
 	u32 flags;
-	u32 class;
+	u32 first; /* place of its first rule among all rules */
 	u32 cgroup_level;
-	u32 mark;
 	u32 mark_mask;
-	u32 local[4];
 	u32 local_mask[4];
-	u32 remote[4];
 	u32 remote_mask[4];
-	u16 port_first;
-	u16 port_last;
+};
+
+/* What these bits hold; 0 where a kind does not look. */
+struct rule_key {
+	u64 cgroup;
+	u32 local[4];
+	u32 remote[4];
+	u32 mark;
+	u32 priority;
 	u16 vlan;
 	u16 protocol;
-	u32 priority;
+	u16 kind;
+	u16 same; /* counts rules that differ in ports alone */
+};
+
+struct rule {
+	u32 place;
+	u32 class;
+	u16 port_first;
+	u16 port_last;
+	u32 more; /* another one differs in ports alone */
+};
+
+/* There are two sets of rules: one is in force while the other is written. */
+struct rule_set {
+	u32 kinds;
+	u32 default_class; /* of what meets no rule, or NO_CLASS */
+};
+
+/* Flows of a class in the table. What the agent took out of it is in `forgotten_flows`. */
+struct held_flows {
+	u64 held;
+	u64 unheld; /* the class had no room for them */
 };
 
 struct {
@@ -208,13 +236,6 @@ struct {
 } class_counters SEC(".maps");
 
 struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, u32);
-	__type(value, struct table_counts);
-} table_counters SEC(".maps");
-
-struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, MAX_CLASSES);
 	__type(key, u32);
@@ -230,17 +251,67 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, MAX_RULES);
+	__uint(max_entries, 1);
 	__type(key, u32);
+	__type(value, u32);
+} rules_number SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 2);
+	__type(key, u32);
+	__type(value, struct rule_set);
+} rule_sets SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 2 * MAX_KINDS);
+	__type(key, u32);
+	__type(value, struct kind);
+} kinds SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 2 * MAX_RULES);
+	__type(key, struct rule_key);
 	__type(value, struct rule);
 } rules SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, MAX_OPENING);
+	__type(key, struct flow_key);
+	__type(value, struct flow);
+} opening SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, MAX_STRANGERS);
+	__type(key, struct flow_key);
+	__type(value, struct flow);
+} strangers SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, MAX_FLOWS);
 	__type(key, struct flow_key);
 	__type(value, struct flow);
 } flows SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, ALL_CLASSES + 1);
+	__type(key, u32);
+	__type(value, struct held_flows);
+} held SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, ALL_CLASSES + 1);
+	__type(key, u32);
+	__type(value, u64);
+} forgotten_flows SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);

@@ -143,8 +143,18 @@ impl Programs for Recorded {
         Ok(())
     }
 
+    fn unset_class(&mut self, slot: usize) -> Result<(), ProgramError> {
+        note(&self.0, format!("unset {slot}"));
+        Ok(())
+    }
+
+    fn set_rules(&mut self, program: &DeviceProgram) -> Result<(), ProgramError> {
+        note(&self.0, format!("rules {} {:?}", program.rules.len(), program.default));
+        Ok(())
+    }
+
     fn flow_table(&mut self) -> Result<FlowTable, ProgramError> {
-        Ok(FlowTable { known: 3, evicted_total: 1 })
+        Ok(FlowTable { known: 3, evicted_total: 1, unheld_total: 2 })
     }
 
     fn class_stats(&mut self, slot: usize) -> Result<ClassStats, ProgramError> {
@@ -343,9 +353,14 @@ fn programs_are_attached_changed_in_place_and_detached_with_the_agent() {
     wait_for(handle.switch(Switch::Off)).unwrap();
     assert_eq!(handle.view().devices[0].control, Control::Off);
     wait_for(handle.switch(Switch::On)).unwrap();
-    // Another rule: packets are classified otherwise, so it is attached anew.
-    let other = class("a", "8 Gbit/s") + "match = [ { mark = 1 } ]\n" + &class("b", "2 Gbit/s");
+    // Other rules and classes are told in place: flows that are held stay so.
+    let other =
+        class("a", "8 Gbit/s") + "match = [ { mark = 1 } ]\n" + &class("b", "2 Gbit/s") + &class("c", "1 Gbit/s");
     wait_for(handle.reload(namespace.config("default_class = \"b\"", &other))).unwrap();
+    let fewer = class("b", "2 Gbit/s") + &class("c", "1 Gbit/s");
+    wait_for(handle.reload(namespace.config("default_class = \"b\"", &fewer))).unwrap();
+    // Where they are attached cannot be.
+    wait_for(handle.reload(namespace.config("default_class = \"b\"\nhook = \"tcx\"", &fewer))).unwrap();
     drop(agent);
     let gbit_8 = 1_000_000_000;
     let expected = [
@@ -355,12 +370,16 @@ fn programs_are_attached_changed_in_place_and_detached_with_the_agent() {
         "set 1 250000000 Off".to_owned(),
         format!("set 0 {gbit_8} Integral"),
         "set 1 250000000 Integral".to_owned(),
+        "set 2 125000000 Integral".to_owned(),
+        "rules 1 Some(1)".to_owned(),
+        "rules 0 Some(1)".to_owned(),
+        "unset 0".to_owned(),
         "detach".to_owned(),
-        "attach [0, 1] 1 Some(1)".to_owned(),
+        "attach [1, 2] 0 Some(1)".to_owned(),
         "detach".to_owned(),
     ];
     assert_eq!(*asked.lock().unwrap(), expected);
-    assert!(namespace.classes().contains("71de:20"), "the tree stays");
+    assert!(namespace.classes().contains("71de:40"), "the tree stays");
 }
 
 #[test]

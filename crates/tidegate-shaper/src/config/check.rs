@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -14,6 +15,7 @@ use super::words::{MarkText, Ports, PrefixText};
 use super::{Config, DEVICES_MAX};
 use crate::machine::class_id::ClassId;
 use crate::machine::device::{CLASSES_MAX, Class, Device, Match, Mode, Prefix};
+use crate::machine::kinds::{Condition, arrange};
 use crate::machine::line_rate::LineRate;
 use crate::machine::program::RULES_MAX;
 use crate::machine::tree::{DEPTH_MAX, HANDLE, depth};
@@ -193,11 +195,19 @@ fn check_tree(place: &Place<'_>, device: &Device) -> Result<(), ConfigError> {
     }
     // In a tree of somebody else a packet is also known by the class that it was put into: a rule for each class.
     let known = if device.mode == Mode::Attach { device.classes.len() } else { 0 };
-    let rules = known + device.classes.iter().map(|class| class.matches.len()).sum::<usize>();
+    let matches = device.classes.iter().flat_map(|class| &class.matches);
+    let conditions: Vec<_> = matches.map(|when| Condition { when: when.clone(), priority: None }).collect();
+    let rules = known + conditions.len();
     if rules > RULES_MAX {
         let remedy =
             format!("expected at most {RULES_MAX} on a device, with mode = \"attach\" counting each class once more");
         return Err(place.problem("class", format_args!("found {rules} rules"), remedy));
+    }
+    // Cgroups of the same depth have as many names in their paths.
+    let depth_of = |path: &Path| u32::try_from(path.components().count()).unwrap_or(u32::MAX);
+    if let Err(crowded) = arrange(&conditions, depth_of) {
+        let remedy = "let rules look at the same fields, with prefixes of the same length, and give neighbouring ports as a range";
+        return Err(place.problem("class", format_args!("found {crowded}"), remedy));
     }
     let depth = depth(device);
     if depth > DEPTH_MAX {

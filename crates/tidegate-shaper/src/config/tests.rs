@@ -138,10 +138,12 @@ fn trees_that_the_kernel_would_refuse_or_misread_are_found() {
     let attach = device("mode = \"attach\"\nisolation = true") + &class("a", "");
     assert!(error(&attach).starts_with("t.toml:4: shaper.device[0].isolation: set for a tree that is not ours"));
     let rules = |number: usize| format!("match = [ {} ]", "{ mark = 1 }, ".repeat(number));
-    assert!(read(&(device("") + &class("a", &rules(40)) + &class("b", &rules(24)))).is_ok());
-    assert!(
-        error(&(device("") + &class("a", &rules(40)) + &class("b", &rules(25)))).contains("found 65 rules; expected")
-    );
+    assert!(read(&(device("") + &class("a", &rules(4_000)) + &class("b", &rules(96)))).is_ok());
+    let many = device("") + &class("a", &rules(4_000)) + &class("b", &rules(97));
+    assert!(error(&many).contains("found 4097 rules; expected at most 4096"));
+    let ports: String = (1..=65).map(|port| format!("{{ port = {port} }}, ")).collect();
+    let ports = device("") + &class("a", &format!("match = [ {ports} ]"));
+    assert!(error(&ports).contains("found 65 rules that differ in ports alone; at most 64"), "{}", error(&ports));
     let two = device("") + &class("a", "") + &device("") + &class("a", "");
     assert!(error(&two).contains("device[1].name: eth0 is there twice"));
     assert!(error(&device("")).contains("a device without classes"));

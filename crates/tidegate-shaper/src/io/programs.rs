@@ -33,6 +33,18 @@ pub trait Programs: Send {
     /// If the kernel refuses it.
     fn set_class(&mut self, slot: usize, class: &ClassProgram) -> Result<(), ProgramError>;
 
+    /// Nothing is of the class of a slot any more.
+    ///
+    /// # Errors
+    /// If the kernel refuses it.
+    fn unset_class(&mut self, slot: usize) -> Result<(), ProgramError>;
+
+    /// Puts the rules of `program` in force at once, while packets pass.
+    ///
+    /// # Errors
+    /// If the kernel refuses it. Then those before are in force.
+    fn set_rules(&mut self, program: &DeviceProgram) -> Result<(), ProgramError>;
+
     /// What the programs know of the class of a slot.
     ///
     /// # Errors
@@ -66,6 +78,10 @@ pub struct ClassStats {
     pub rewritten_total: u64,
     /// Marks of the network that were seen.
     pub ecn_marks_total: u64,
+    /// Flows that are in the table.
+    pub held_flows: u64,
+    /// Flows that found no room in the table: their windows are their receivers' own until they open anew.
+    pub unheld_flows_total: u64,
 }
 
 /// The table of a device's TCP flows, which holds 65,536.
@@ -73,8 +89,11 @@ pub struct ClassStats {
 pub struct FlowTable {
     /// In it now.
     pub known: u64,
-    /// Removed for others while they were open: a flow that is evicted has its receiver's own window until it opens anew.
+    /// Removed while they were open, for others of their own class: idle flows of a class without room. A flow that is evicted
+    /// has its receiver's own window until it opens anew.
     pub evicted_total: u64,
+    /// That found no room, of all classes.
+    pub unheld_total: u64,
 }
 
 /// Quantiles of round trips, in microseconds.

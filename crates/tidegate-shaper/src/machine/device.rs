@@ -204,7 +204,7 @@ pub struct Match {
 }
 
 /// A mark and the bits of it that count.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Mark {
     /// Only bits of the mask.
     pub value: u32,
@@ -213,7 +213,7 @@ pub struct Mark {
 }
 
 /// A transport.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Protocol {
     /// Held by its window.
@@ -223,7 +223,7 @@ pub enum Protocol {
 }
 
 /// Addresses with the same first bits.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Prefix {
     /// Its first one.
     pub address: IpAddr,

@@ -6,6 +6,7 @@
 //! | [`class_id`] | how the kernel names a class |
 //! | [`device`] | a device and its classes as an operator wants them |
 //! | [`flow`] | what is known of one TCP flow, and the bounded table of them |
+//! | [`kinds`] | rules by what they look at |
 //! | [`leaves`] | which of a class's leaves a flow is queued in |
 //! | [`line_rate`] | rates of links and classes |
 //! | [`packet`] | frames to TCP segments; the window field rewritten |
@@ -20,6 +21,7 @@ pub mod class;
 pub mod class_id;
 pub mod device;
 pub mod flow;
+pub mod kinds;
 pub mod leaves;
 pub mod line_rate;
 pub mod packet;

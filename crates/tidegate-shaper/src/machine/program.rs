@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 
 use super::class_id::ClassId;
 use super::device::{Control, Device, Hook, Match, Mode, Occupancy};
+use super::kinds::Condition;
 use super::tree::{burst_of, class_of_slot};
 
-/// Rules of a device at most: the programs look at one after another, for each packet of a flow that they do not know.
-pub const RULES_MAX: usize = 64;
+/// Rules of a device at most.
+pub const RULES_MAX: usize = 4_096;
 
 /// What the programs of a device are told.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -98,11 +99,29 @@ impl DeviceProgram {
         Self { classes, rules, default, classifies, ecn: *ecn, hook: *hook, occupancy: *occupancy }
     }
 
-    /// Whether the same slots have classes and all else is the same, so that no packet need be classified otherwise.
+    /// Whether programs that were told this can be told `other` while packets pass. What else there is, is fixed when they are
+    /// attached.
     #[must_use]
-    pub fn differs_in_classes_alone(&self, other: &Self) -> bool {
-        self.classes.keys().eq(other.classes.keys())
-            && Self { classes: BTreeMap::new(), ..self.clone() } == Self { classes: BTreeMap::new(), ..other.clone() }
+    pub fn can_become(&self, other: &Self) -> bool {
+        let fixed = |program: &Self| (program.classifies, program.ecn, program.hook, program.occupancy);
+        fixed(self) == fixed(other)
+    }
+
+    /// Whether packets are put into the same classes.
+    #[must_use]
+    pub fn has_rules_of(&self, other: &Self) -> bool {
+        (&self.rules, self.default) == (&other.rules, other.default) && self.conditions() == other.conditions()
+    }
+
+    /// By which packets are known, with their slots, in their order; in a tree of somebody else, then by the class that the
+    /// packet was put into.
+    #[must_use]
+    pub fn conditions(&self) -> Vec<(usize, Condition)> {
+        let rules = self.rules.iter().map(|rule| (rule.slot, Condition { when: rule.when.clone(), priority: None }));
+        let known = self.classes.iter().filter(|_| !self.classifies);
+        let known =
+            known.map(|(&slot, class)| (slot, Condition { when: Match::default(), priority: Some(class.classid.0) }));
+        rules.chain(known).collect()
     }
 }
 

@@ -9,7 +9,7 @@ use crate::io::view::{ClassView, ShaperView, State};
 type Of = fn(&ClassView) -> Option<f64>;
 
 /// Name, kind, what it is, and the figure.
-const FAMILIES: [(&str, &str, &str, Of); 11] = [
+const FAMILIES: [(&str, &str, &str, Of); 13] = [
     ("tidegate_shaper_class_rate_bits_per_second", "gauge", "Guaranteed.", |class| number(class.rate_bit_per_s)),
     ("tidegate_shaper_class_ceil_bits_per_second", "gauge", "At most.", |class| number(class.ceil_bit_per_s)),
     ("tidegate_shaper_class_sent_bytes_total", "counter", "Sent since the class was made.", |class| {
@@ -33,6 +33,12 @@ const FAMILIES: [(&str, &str, &str, Of); 11] = [
     ("tidegate_shaper_class_flows", "gauge", "Flows that its window is divided among.", |class| {
         number(class.stats?.flows)
     }),
+    ("tidegate_shaper_class_held_flows", "gauge", "TCP flows of it in the table.", |class| {
+        number(class.stats?.held_flows)
+    }),
+    ("tidegate_shaper_class_unheld_flows_total", "counter", "TCP flows that found no room in the table.", |class| {
+        number(class.stats?.unheld_flows_total)
+    }),
     ("tidegate_shaper_class_rtt_p50_microseconds", "gauge", "Half of the round trips are shorter.", |class| {
         Some(class.stats?.rtt?.p50_us)
     }),
@@ -44,7 +50,10 @@ const FAMILIES: [(&str, &str, &str, Of); 11] = [
 /// A figure of a device's table of flows.
 type TableFigure = fn(FlowTable) -> u64;
 const TABLE: &[(&str, &str, &str, TableFigure)] = &[
-    ("tidegate_shaper_device_flows", "gauge", "TCP flows that the programs know.", |table| table.known),
+    ("tidegate_shaper_device_flows", "gauge", "TCP flows in the programs' table.", |table| table.known),
+    ("tidegate_shaper_device_flows_unheld_total", "counter", "TCP flows that found no room in the table.", |table| {
+        table.unheld_total
+    }),
     ("tidegate_shaper_device_flows_evicted_total", "counter", "Open flows that were forgotten for others.", |table| {
         table.evicted_total
     }),
@@ -136,7 +145,7 @@ mod tests {
             isolation: false,
             delay_us: 60,
             programs: Some(Report { hook: "tcx", occupancy: "tracepoint" }),
-            flow_table: Some(FlowTable { known: 3, evicted_total: 1 }),
+            flow_table: Some(FlowTable { known: 3, evicted_total: 1, unheld_total: 2 }),
             programs_problem: None,
             classes: vec![class],
         };

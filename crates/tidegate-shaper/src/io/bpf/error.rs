@@ -1,6 +1,7 @@
 //! Why the programs are not there.
 
 use crate::io::netlink::NetlinkError;
+use crate::machine::kinds::Crowded;
 
 /// Why the programs are not there.
 #[derive(Debug, thiserror::Error)]
@@ -38,6 +39,9 @@ pub enum BpfError {
         /// As the programs have room for.
         most: usize,
     },
+    /// Rules that the programs cannot tell apart by a lookup for each kind of them.
+    #[error("the programs cannot look at these rules")]
+    Crowded(#[source] Crowded),
     /// The kernel does not list the sockets that are open.
     #[error("the open sockets cannot be listed")]
     OpenFlows(#[source] NetlinkError),

@@ -6,31 +6,34 @@ use core::net::IpAddr;
 use tidegate_core::Instant;
 use tidegate_core::control::window::{ClassConfig, ClassWindow, Mode, NetworkWindow};
 
-use super::cgroup::cgroup;
-use super::error::BpfError;
 use crate::io::netlink::diagnostics::OpenFlow;
-use crate::machine::device::{Control, Match, Prefix, Protocol};
+use crate::machine::device::{CLASSES_MAX, Control, Prefix};
+use crate::machine::flow::sweep::HeldFlow;
 use crate::machine::program::ClassProgram;
 
 /// Buckets of the histogram of round trips.
 pub(super) const RTT_BUCKETS: usize = 96;
 /// `NO_CLASS`.
 pub(super) const NO_CLASS: u32 = 0xffff;
+/// In counts of flows: those that were open before and sent nothing yet, and all.
+pub(super) const UNCLASSIFIED: usize = CLASSES_MAX;
+pub(super) const ALL_CLASSES: usize = CLASSES_MAX + 1;
 
 /// `NETWORK_ALPHA_ONE`.
 const NETWORK_ALPHA_ONE: u32 = 1 << 20;
 /// Payload of a full segment until one is seen: Ethernet's, with timestamps.
 const MSS_USUAL: u64 = 1_448;
 
+/// `struct flow`.
+const FLOW_BYTES: usize = 104;
+const CLASS_CONFIG_BYTES: usize = 5 * 8 + 4 * 4;
 const CLASS_STATE_BYTES: usize = 296;
-const CLASS_COUNTS_BYTES: usize = 14 * 8 + RTT_BUCKETS * 4;
+pub(super) const CLASS_COUNTS_BYTES: usize = 14 * 8 + RTT_BUCKETS * 4;
 
 /// `struct settings`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Settings {
     pub(super) link_bytes: u32,
-    pub(super) rules: u32,
-    pub(super) default_class: u32,
     pub(super) occupancy: u32,
     pub(super) classifies: bool,
     pub(super) under_test: bool,
@@ -40,9 +43,9 @@ pub(super) struct Settings {
 
 impl Settings {
     pub(super) fn to_bytes(self) -> Vec<u8> {
-        let Self { link_bytes, rules, default_class, occupancy, classifies, under_test, device } = self;
+        let Self { link_bytes, occupancy, classifies, under_test, device } = self;
         let (classifies, under_test) = (classifies.into(), under_test.into());
-        words(&[link_bytes, rules, default_class, occupancy, classifies, under_test, device.0, device.1])
+        words(&[link_bytes, occupancy, classifies, under_test, device.0, device.1])
     }
 }
 
@@ -59,6 +62,11 @@ pub(super) fn class_config(class: &ClassProgram, ecn: bool) -> Vec<u8> {
     let mut bytes: Vec<u8> = wide.iter().flat_map(|value| value.to_ne_bytes()).collect();
     bytes.extend(words(&[class.classid.0, mode, class.isolation.into(), ecn.into()]));
     bytes
+}
+
+/// `struct class_config` of no class.
+pub(super) fn no_class_config() -> Vec<u8> {
+    vec![0; CLASS_CONFIG_BYTES]
 }
 
 /// `struct class_state` of a class that has seen nothing yet.
@@ -131,54 +139,22 @@ pub(super) fn waiting_bytes(waiting: &[u8], watched: &[u8]) -> Option<u64> {
     Some(if is_of_now { u64_at(waiting, 0)? } else { 0 })
 }
 
-/// `struct table_counts`, summed over the processors: made and ended.
-pub(super) fn table_counts(values: &[Vec<u8>]) -> (u64, u64) {
-    let sum = |at: usize| values.iter().filter_map(|bytes| u64_at(bytes, at)).sum();
-    (sum(0), sum(8))
+/// `struct held_flows`: held and not held.
+pub(super) fn held_flows(bytes: &[u8]) -> Option<(u64, u64)> {
+    Some((u64_at(bytes, 0)?, u64_at(bytes, 8)?))
 }
 
-/// `struct rule`, of a condition or of the number of a class in a tree of somebody else.
-pub(super) fn rule(slot: u32, when: &Match, priority: Option<u32>) -> Result<Vec<u8>, BpfError> {
-    const CGROUP: u32 = 1;
-    const MARK: u32 = 2;
-    const LOCAL: u32 = 4;
-    const REMOTE: u32 = 8;
-    const PORT: u32 = 16;
-    const VLAN: u32 = 32;
-    const PROTOCOL: u32 = 64;
-    const PRIORITY: u32 = 128;
-    let mut flags = 0;
-    let mut set = |flag: u32, is_given: bool| flags |= if is_given { flag } else { 0 };
-    set(CGROUP, when.cgroup.is_some());
-    set(MARK, when.mark.is_some());
-    set(LOCAL, when.source.is_some());
-    set(REMOTE, when.destination.is_some());
-    set(PORT, when.ports.is_some());
-    set(VLAN, when.vlan.is_some());
-    set(PROTOCOL, when.protocol.is_some());
-    set(PRIORITY, priority.is_some());
-    let (id, level) = when.cgroup.as_deref().map(cgroup).transpose()?.unwrap_or((0, 0));
-    let mark = when.mark.as_ref().map_or((0, 0), |mark| (mark.value, mark.mask));
-    let mut bytes = id.to_ne_bytes().to_vec();
-    bytes.extend(words(&[flags, slot, level, mark.0, mark.1]));
-    for prefix in [when.source, when.destination] {
-        let (address, bits) = prefix.map_or(([0; 4], [0; 4]), address_and_mask);
-        bytes.extend(words(&address));
-        bytes.extend(words(&bits));
-    }
-    let (first, last) = when.ports.as_ref().map_or((0, 0), |ports| (*ports.start(), *ports.end()));
-    let protocol = match when.protocol {
-        None => 0_u16,
-        Some(Protocol::Tcp) => 6,
-        Some(Protocol::Udp) => 17,
-    };
-    bytes.extend([first, last, when.vlan.unwrap_or(0), protocol].iter().flat_map(|value| value.to_ne_bytes()));
-    bytes.extend(words(&[priority.unwrap_or(0)]));
-    Ok(bytes)
+/// What counts of a `struct flow` that is held, under its key.
+pub(super) fn held_flow(key: Vec<u8>, flow: &[u8]) -> Option<HeldFlow<Vec<u8>>> {
+    const CLASS_AT: usize = 84;
+    const SEEN_AT: usize = 96;
+    let class = u16::from_ne_bytes(flow.get(CLASS_AT..CLASS_AT + 2)?.try_into().ok()?);
+    let class = if u32::from(class) == NO_CLASS { UNCLASSIFIED } else { class.into() };
+    Some(HeldFlow { key, class, seen: u32_at(flow, SEEN_AT)? })
 }
 
 /// As the programs have addresses: four words, an IPv4 address mapped into IPv6.
-fn address_and_mask(prefix: Prefix) -> ([u32; 4], [u32; 4]) {
+pub(super) fn address_and_mask(prefix: Prefix) -> ([u32; 4], [u32; 4]) {
     let (bits, length) = match prefix.address {
         IpAddr::V4(address) => (address.to_ipv6_mapped().to_bits(), 96 + u32::from(prefix.length)),
         IpAddr::V6(address) => (address.to_bits(), u32::from(prefix.length)),
@@ -194,7 +170,6 @@ fn halves(bits: u128) -> [u32; 4] {
 
 /// `struct flow_key` and `struct flow` of a flow that was open before: its sequence numbers are learnt from its packets.
 pub(super) fn open_flow(flow: &OpenFlow) -> (Vec<u8>, Vec<u8>) {
-    const FLOW_BYTES: usize = 96;
     const KNOWS_SCALE: u8 = 1;
     const FRESH: u8 = 4;
     const NO_LEAF: u8 = 0xff;
@@ -219,7 +194,7 @@ pub(super) fn open_flow(flow: &OpenFlow) -> (Vec<u8>, Vec<u8>) {
     (key, value)
 }
 
-fn words(values: &[u32]) -> Vec<u8> {
+pub(super) fn words(values: &[u32]) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_ne_bytes()).collect()
 }
 
@@ -241,13 +216,5 @@ mod tests {
         assert_eq!(of("10.1.0.0/16"), ([0, 0, 0xffff, 0x0a01_0000], [u32::MAX, u32::MAX, u32::MAX, 0xffff_0000]));
         assert_eq!(of("::/0"), ([0; 4], [0; 4]));
         assert_eq!(of("0.0.0.0/0"), ([0, 0, 0xffff, 0], [u32::MAX, u32::MAX, u32::MAX, 0]));
-    }
-
-    #[test]
-    fn rules_have_the_size_that_the_programs_expect() {
-        let when = Match { vlan: Some(7), ports: Some(80..=90), ..Match::default() };
-        let bytes = rule(3, &when, None).unwrap();
-        assert_eq!(bytes.len(), 104);
-        assert_eq!((u32_at(&bytes, 8), u32_at(&bytes, 12)), (Some(16 | 32), Some(3)));
     }
 }

@@ -5,20 +5,24 @@
 //! | `attach` | to tcx, or to clsact where there is none |
 //! | `cgroup` | how the programs know a cgroup |
 //! | `error` | why the programs are not there |
+//! | `flow_table` | the programs' table of flows |
 //! | `layout` | the structs of `bpf/state.h` as bytes |
 //! | `object` | the compiled programs, loaded with their settings |
 //! | `rights` | what a process needs to load them |
 //! | `rtt` | quantiles of the programs' histogram |
+//! | `rule_sets` | the rules, written while others are in force |
 
 mod attach;
 mod cgroup;
 #[cfg(test)]
 mod differential;
 mod error;
+mod flow_table;
 mod layout;
 mod object;
 mod rights;
 mod rtt;
+mod rule_sets;
 
 use tidegate_runtime::causes::with_causes;
 
@@ -49,7 +53,7 @@ impl Loader for Kernel {
         }
         let hook = namespace.run(|| {
             // Before the programs see a packet of theirs; flows that open meanwhile are seen to open.
-            let open_flows = object.tell_open_flows();
+            let open_flows = object.flows().tell_open_flows();
             (attach::attach(&object, device.index, program.hook), open_flows)
         })?;
         let (hook, open_flows) = (hook.0?, hook.1);
@@ -62,7 +66,7 @@ impl Loader for Kernel {
             ),
         }
         let device = (namespace.try_clone()?, device.index);
-        Ok(Box::new(Attached { hook, object, device, ecn: program.ecn, table: FlowTable::default(), reads: 0 }))
+        Ok(Box::new(Attached { hook, object, device, ecn: program.ecn }))
     }
 }
 
@@ -73,10 +77,6 @@ struct Attached {
     /// Where it is and its number.
     device: (Namespace, u32),
     ecn: bool,
-    /// As counted last.
-    table: FlowTable,
-    /// How often it was asked for.
-    reads: u32,
 }
 
 impl Drop for Attached {
@@ -94,10 +94,19 @@ impl Programs for Attached {
         Ok(self.object.set_class(slot, class, self.ecn)?)
     }
 
+    fn unset_class(&mut self, slot: usize) -> Result<(), ProgramError> {
+        Ok(self.object.unset_class(slot)?)
+    }
+
+    fn set_rules(&mut self, program: &DeviceProgram) -> Result<(), ProgramError> {
+        Ok(self.object.set_rules(program)?)
+    }
+
     fn class_stats(&mut self, slot: usize) -> Result<ClassStats, ProgramError> {
         let state: ClassState = self.object.class_state(slot)?;
         let counts: ClassCounts = self.object.class_counts(slot)?;
         let rate = self.object.rate_of(slot).max(state.drain);
+        let (held_flows, unheld_flows_total) = self.object.flows().of_class(slot)?;
         let bytes = |ns: u64| u64::try_from(u128::from(ns) * u128::from(rate) / 1_000_000_000).unwrap_or(u64::MAX);
         let queue_bytes = i64::try_from(bytes(state.queue_ns.unsigned_abs())).unwrap_or(i64::MAX);
         Ok(ClassStats {
@@ -108,17 +117,13 @@ impl Programs for Attached {
             rtt: self.object.rtt_since_last(slot, &counts.rtt),
             rewritten_total: counts.rewritten,
             ecn_marks_total: counts.marks_seen,
+            held_flows,
+            unheld_flows_total,
         })
     }
 
     fn flow_table(&mut self) -> Result<FlowTable, ProgramError> {
-        /// A full table takes milliseconds to count.
-        const READS_FOR_A_COUNT: u32 = 10;
-        if self.reads.is_multiple_of(READS_FOR_A_COUNT) {
-            self.table = self.object.count_flows()?;
-        }
-        self.reads = self.reads.wrapping_add(1);
-        Ok(self.table)
+        Ok(self.object.flows().of_all()?)
     }
 
     fn report(&self) -> Report {

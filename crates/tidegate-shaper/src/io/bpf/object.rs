@@ -7,16 +7,16 @@ use libbpf_rs::{
 };
 
 use super::error::BpfError;
-use super::layout::{self, ClassCounts, ClassState, NO_CLASS, RTT_BUCKETS, Settings};
+use super::flow_table::FlowTables;
+use super::layout::{self, ClassCounts, ClassState, RTT_BUCKETS, Settings};
 use super::rights::may_load;
 use super::rtt::quantiles;
-use crate::io::netlink::Socket;
+use super::rule_sets::RuleSets;
 use crate::io::netlink::link::Found;
 use crate::io::netns::NamespaceId;
-use crate::io::programs::{FlowTable, Quantiles};
-use crate::machine::device::{self, Match};
-use crate::machine::flow::FLOWS_MAX;
-use crate::machine::program::{ClassProgram, DeviceProgram, RULES_MAX};
+use crate::io::programs::Quantiles;
+use crate::machine::device;
+use crate::machine::program::{ClassProgram, DeviceProgram};
 
 /// As libelf reads it: aligned as its headers are.
 #[repr(align(16))]
@@ -74,8 +74,8 @@ pub(super) struct Object {
     configs: MapHandle,
     states: MapHandle,
     counters: MapHandle,
-    /// Flows that were open before and are in the table.
-    told_flows: u64,
+    rule_sets: RuleSets,
+    flows: FlowTables,
     /// By class.
     rates: BTreeMap<usize, u64>,
     /// By class: the histogram as it was read last.
@@ -85,11 +85,8 @@ pub(super) struct Object {
 impl Object {
     /// Loads the programs for a device. The queue is read as the kernel allows.
     pub(super) fn load(program: &DeviceProgram, found: Found, namespace: NamespaceId) -> Result<Self, BpfError> {
-        let rules = rules_of(program)?;
         let settings = Settings {
             link_bytes: if found.has_ethernet { 14 } else { 0 },
-            rules: u32::try_from(rules.len()).expect("there are RULES_MAX at most"),
-            default_class: program.default.and_then(|slot| u32::try_from(slot).ok()).unwrap_or(NO_CLASS),
             occupancy: 0,
             classifies: program.classifies,
             under_test: false,
@@ -98,7 +95,7 @@ impl Object {
         let mut refused = None;
         for &occupancy in Occupancy::tried(program.occupancy) {
             match load(settings, occupancy) {
-                Ok((loaded, watching)) => return Self::with_rules(loaded, watching, occupancy, &rules),
+                Ok((loaded, watching)) => return Self::with_rules(loaded, watching, occupancy, program),
                 Err(error) => {
                     tracing::warn!(%error, occupancy = occupancy.name(), "the kernel refuses to read queues so");
                     refused = Some(error);
@@ -113,29 +110,16 @@ impl Object {
         loaded: Loaded,
         watching: Vec<Link>,
         occupancy: Occupancy,
-        rules: &[Vec<u8>],
+        rules: &DeviceProgram,
     ) -> Result<Self, BpfError> {
-        let table = table(&loaded, "rules")?;
-        for (index, rule) in (0_u32..).zip(rules) {
-            let written = table.update(&index.to_ne_bytes(), rule, MapFlags::ANY);
-            written.map_err(|source| BpfError::Table { table: "rules", source })?;
-        }
-        let (configs, states, counters) = (
-            self::table(&loaded, "class_configs")?,
-            self::table(&loaded, "class_states")?,
-            self::table(&loaded, "class_counters")?,
-        );
-        Ok(Self {
-            _watching: watching,
-            loaded,
-            occupancy,
-            configs,
-            states,
-            counters,
-            told_flows: 0,
-            rates: BTreeMap::new(),
-            rtts: BTreeMap::new(),
-        })
+        let named = |name: &'static str| table(&loaded, name);
+        let (configs, states, counters) = (named("class_configs")?, named("class_states")?, named("class_counters")?);
+        let (rule_sets, flows) = (RuleSets::new(named)?, FlowTables::new(named)?);
+        let (rates, rtts) = (BTreeMap::new(), BTreeMap::new());
+        let mut object =
+            Self { _watching: watching, loaded, occupancy, configs, states, counters, rule_sets, flows, rates, rtts };
+        object.rule_sets.put(rules)?;
+        Ok(object)
     }
 
     /// Loads the programs so that time, queue and random numbers are told.
@@ -143,15 +127,13 @@ impl Object {
     pub(super) fn load_under_test(program: &DeviceProgram) -> Result<Self, BpfError> {
         let settings = Settings {
             link_bytes: 14,
-            rules: 0,
-            default_class: 0,
             occupancy: Occupancy::Direct.number(),
             classifies: program.classifies,
             under_test: true,
             device: (0, 0),
         };
         let (loaded, watching) = load(settings, Occupancy::Direct).map_err(BpfError::Refused)?;
-        Self::with_rules(loaded, watching, Occupancy::Direct, &[])
+        Self::with_rules(loaded, watching, Occupancy::Direct, program)
     }
 
     /// Tells what the next packet meets.
@@ -182,13 +164,31 @@ impl Object {
     }
 
     pub(super) fn set_class(&mut self, slot: usize, class: &ClassProgram, ecn: bool) -> Result<(), BpfError> {
+        let failed_counters = |source| BpfError::Table { table: "class_counters", source };
         let written = self.configs.update(&key(slot), &layout::class_config(class, ecn), MapFlags::ANY);
         written.map_err(|source| BpfError::Table { table: "class_configs", source })?;
         if self.rates.insert(slot, class.rate).is_none() {
+            self.flows.begin_class(slot)?;
+            let nothing =
+                vec![vec![0; layout::CLASS_COUNTS_BYTES]; libbpf_rs::num_possible_cpus().map_err(failed_counters)?];
+            self.counters.update_percpu(&key(slot), &nothing, MapFlags::ANY).map_err(failed_counters)?;
+            self.rtts.remove(&slot);
             let written = self.states.update(&key(slot), &layout::first_class_state(class.rate), MapFlags::ANY);
             written.map_err(|source| BpfError::Table { table: "class_states", source })?;
         }
         Ok(())
+    }
+
+    /// Nothing is of the class any more.
+    pub(super) fn unset_class(&mut self, slot: usize) -> Result<(), BpfError> {
+        self.rates.remove(&slot);
+        let written = self.configs.update(&key(slot), &layout::no_class_config(), MapFlags::ANY);
+        written.map_err(|source| BpfError::Table { table: "class_configs", source })
+    }
+
+    /// Puts the rules of `program` in force.
+    pub(super) fn set_rules(&mut self, program: &DeviceProgram) -> Result<(), BpfError> {
+        self.rule_sets.put(program)
     }
 
     /// What a class may send, in bytes a second.
@@ -221,57 +221,15 @@ impl Object {
         Ok(waiting.zip(watched).and_then(|(waiting, watched)| layout::waiting_bytes(&waiting, &watched)))
     }
 
-    /// Tells the programs of the TCP flows that sockets of this thread's namespace have open, and returns how many there are.
-    /// Without this a flow is held only when it was seen to open, since the scale of its windows is in its handshake.
-    pub(super) fn tell_open_flows(&mut self) -> Result<usize, BpfError> {
-        let table = table(&self.loaded, "flows")?;
-        let open =
-            Socket::open_diagnostics().and_then(|mut socket| socket.open_flows()).map_err(BpfError::OpenFlows)?;
-        for flow in open.iter().take(FLOWS_MAX) {
-            let (key, value) = layout::open_flow(flow);
-            let written = table.update(&key, &value, MapFlags::NO_EXIST);
-            written.map_err(|source| BpfError::Table { table: "flows", source })?;
-        }
-        let told = open.len().min(FLOWS_MAX);
-        self.told_flows = told as u64;
-        Ok(told)
-    }
-
-    /// How many flows are in the table, and how many left it without having ended.
-    pub(super) fn count_flows(&self) -> Result<FlowTable, BpfError> {
-        const BATCH: u32 = 4_096;
-        let failed = |table| move |source| BpfError::Table { table, source };
-        let flows = table(&self.loaded, "flows")?;
-        let batches = flows.lookup_batch(BATCH, MapFlags::ANY, MapFlags::ANY).map_err(failed("flows"))?;
-        let known = batches.take(FLOWS_MAX).count() as u64;
-        let counters = table(&self.loaded, "table_counters")?;
-        let values = counters.lookup_percpu(&key(0), MapFlags::ANY).map_err(failed("table_counters"))?;
-        let (made, ended) = layout::table_counts(&values.unwrap_or_default());
-        Ok(FlowTable { known, evicted_total: (made + self.told_flows).saturating_sub(ended + known) })
+    /// The table of flows.
+    pub(super) fn flows(&mut self) -> &mut FlowTables {
+        &mut self.flows
     }
 
     /// Quantiles of the round trips since this was asked last.
     pub(super) fn rtt_since_last(&mut self, slot: usize, now: &[u64; RTT_BUCKETS]) -> Option<Quantiles> {
         let before = self.rtts.insert(slot, *now).unwrap_or([0; RTT_BUCKETS]);
         quantiles(&core::array::from_fn(|bucket| now[bucket].saturating_sub(before[bucket])))
-    }
-}
-
-/// In their order; in a tree of somebody else, then by the class that the packet was put into.
-fn rules_of(program: &DeviceProgram) -> Result<Vec<Vec<u8>>, BpfError> {
-    let slot_of = |slot: usize| u32::try_from(slot).unwrap_or(NO_CLASS);
-    let mut rules = Vec::new();
-    for rule in &program.rules {
-        rules.push(layout::rule(slot_of(rule.slot), &rule.when, None)?);
-    }
-    if !program.classifies {
-        for (&slot, class) in &program.classes {
-            rules.push(layout::rule(slot_of(slot), &Match::default(), Some(class.classid.0))?);
-        }
-    }
-    match rules.len() {
-        found if found > RULES_MAX => Err(BpfError::TooManyRules { found, most: RULES_MAX }),
-        _ => Ok(rules),
     }
 }
 
@@ -321,7 +279,7 @@ fn table(loaded: &Loaded, name: &'static str) -> Result<MapHandle, BpfError> {
     MapHandle::try_from(&map).map_err(|source| BpfError::Table { table: name, source })
 }
 
-fn key(slot: usize) -> [u8; 4] {
+pub(super) fn key(slot: usize) -> [u8; 4] {
     u32::try_from(slot).unwrap_or(u32::MAX).to_ne_bytes()
 }
 

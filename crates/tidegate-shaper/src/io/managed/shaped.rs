@@ -10,7 +10,7 @@ use super::{AnyLoader, Present, Wanted, find, named};
 use crate::error::ShaperError;
 use crate::io::lock::Lock;
 use crate::io::netlink::tc::ClassFigures;
-use crate::io::programs::{Programs, Report};
+use crate::io::programs::{ProgramError, Programs, Report};
 use crate::io::view::{ClassView, DeviceView, Figures};
 use crate::machine::class_id::ClassId;
 use crate::machine::device::{Device, Mode};
@@ -156,10 +156,8 @@ impl Shaped {
         wish.classes.values_mut().for_each(|class| class.control = wanted.control());
         match &mut self.programs {
             Programmed::Attached { told, .. } | Programmed::Refused { told, .. } if *told == wish => return,
-            Programmed::Attached { programs, told } if told.differs_in_classes_alone(&wish) => {
-                let changed = wish.classes.iter().filter(|(slot, class)| told.classes.get(slot) != Some(class));
-                let set = changed.into_iter().try_for_each(|(slot, class)| programs.set_class(*slot, class));
-                match set {
+            Programmed::Attached { programs, told } if told.can_become(&wish) => {
+                match tell(programs.as_mut(), told, &wish) {
                     Ok(()) => *told = wish,
                     Err(error) => self.refuse(wanted, error.as_ref(), wish),
                 }
@@ -219,6 +217,17 @@ impl Shaped {
             }
         }
     }
+}
+
+/// Tells programs what is different. Rules name classes that are there: new ones come first and old ones go last.
+fn tell(programs: &mut dyn Programs, told: &DeviceProgram, wish: &DeviceProgram) -> Result<(), ProgramError> {
+    for (slot, class) in wish.classes.iter().filter(|(slot, class)| told.classes.get(slot) != Some(class)) {
+        programs.set_class(*slot, class)?;
+    }
+    if !told.has_rules_of(wish) {
+        programs.set_rules(wish)?;
+    }
+    told.classes.keys().filter(|slot| !wish.classes.contains_key(slot)).try_for_each(|slot| programs.unset_class(*slot))
 }
 
 fn wanted_ids(wanted: &Wanted, present: &Present) -> impl Iterator<Item = ClassId> {
