@@ -8,6 +8,7 @@ use tidegate_core::control::window::{ClassConfig, Mode};
 use tidegate_core::{Instant, Rng};
 
 use super::object::Object;
+use super::under_test;
 use crate::machine::class::Class;
 use crate::machine::class_id::ClassId;
 use crate::machine::device::{Control, Hook, Occupancy};
@@ -133,15 +134,7 @@ impl Pair {
             hook: Hook::Auto,
             occupancy: Occupancy::Auto,
         };
-        let mut object = match Object::load_under_test(&device) {
-            Ok(object) => object,
-            Err(error) if !rustix::process::geteuid().is_root() => {
-                eprintln!("not run: the kernel does not let us load programs ({error})");
-                return None;
-            }
-            Err(error) => panic!("{error}"),
-        };
-        object.set_class(0, &program, ecn).unwrap();
+        let object = under_test::load(&device)?;
         let mode = if control == Control::Dctcp { Mode::Dctcp } else { Mode::Integral };
         let setpoint_ns = u64::try_from(DELAY.as_nanos()).unwrap();
         let mut class = Class::new(ClassConfig { rate: RATE, ceil, setpoint_ns, mode }, 1_448, Instant::ZERO);

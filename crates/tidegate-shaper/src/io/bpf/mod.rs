@@ -18,11 +18,17 @@ mod cgroup;
 mod differential;
 mod error;
 mod flow_table;
+#[cfg(test)]
+mod flow_tests;
 mod layout;
 mod object;
 mod rights;
 mod rtt;
 mod rule_sets;
+#[cfg(test)]
+mod rule_tests;
+#[cfg(test)]
+mod under_test;
 
 use tidegate_runtime::causes::with_causes;
 
