@@ -141,8 +141,8 @@ fn trees_that_the_kernel_would_refuse_or_misread_are_found() {
     assert!(read(&(device("") + &class("a", &rules(4_000)) + &class("b", &rules(96)))).is_ok());
     let many = device("") + &class("a", &rules(4_000)) + &class("b", &rules(97));
     assert!(error(&many).contains("found 4097 rules; expected at most 4096"));
-    let ports: String = (1..=65).map(|port| format!("{{ port = {port} }}, ")).collect();
-    let ports = device("") + &class("a", &format!("match = [ {ports} ]"));
+    let ports: Vec<_> = (1..=65).map(|port| format!("{{ port = {port} }}")).collect();
+    let ports = device("") + &class("a", &format!("match = [ {} ]", ports.join(", ")));
     assert!(error(&ports).contains("found 65 rules that differ in ports alone; at most 64"), "{}", error(&ports));
     let two = device("") + &class("a", "") + &device("") + &class("a", "");
     assert!(error(&two).contains("device[1].name: eth0 is there twice"));

@@ -22,6 +22,7 @@ pub struct Condition {
 
 /// The fields that rules of a kind look at, and how much of them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each says of a field whether it is looked at")]
 pub struct Kind {
     /// How deep the cgroup stands.
     pub cgroup_depth: Option<u32>,

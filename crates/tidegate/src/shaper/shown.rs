@@ -23,6 +23,7 @@ pub(super) struct Device {
     isolation: bool,
     programs: Option<Report>,
     programs_problem: Option<String>,
+    flow_table: Option<FlowTable>,
     pub(super) classes: Vec<Class>,
 }
 
@@ -30,6 +31,11 @@ pub(super) struct Device {
 struct Report {
     hook: String,
     occupancy: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct FlowTable {
+    unheld_total: u64,
 }
 
 #[derive(Debug, Deserialize)]
@@ -112,11 +118,13 @@ impl Device {
             (None, Some(problem)) => format!(", the tree alone: {problem}"),
             (None, None) => ", the tree alone".to_owned(),
         };
+        let unheld = self.flow_table.as_ref().map_or(0, |table| table.unheld_total);
+        let unheld = if unheld > 0 { format!(", {unheld} flows found no room in the table") } else { String::new() };
         let isolation = if self.isolation { ", sparse flows first" } else { "" };
         let problem = self.problem.as_ref().map(|problem| format!(": {problem}"));
         let Self { id, state, mode, .. } = self;
         let (namespace, problem) = (namespace.unwrap_or_default(), problem.unwrap_or_default());
-        format!("{id}: {state}, mode {mode}{namespace}{control}{isolation}{problem}")
+        format!("{id}: {state}, mode {mode}{namespace}{control}{isolation}{unheld}{problem}")
     }
 }
 
@@ -138,5 +146,17 @@ mod tests {
         assert_eq!(lines[0], "eth0: absent, mode own, the tree alone, sparse flows first: it is not there");
         assert!(lines[2].starts_with("eth0    a      71de:20  1 Gbit/s  1 Gbit/s"), "{text}");
         assert!(lines[2].ends_with(" -"), "{text}");
+    }
+
+    #[test]
+    fn flows_without_room_are_said() {
+        let device = json!({
+            "id": "eth0", "namespace": null, "mode": "own", "state": "shaped", "problem": null,
+            "control": "integral", "isolation": false, "programs": { "hook": "tcx", "occupancy": "tracepoint" },
+            "programs_problem": null, "flow_table": { "known": 9, "evicted_total": 0, "unheld_total": 7 }, "classes": [],
+        });
+        let text = Shown::of(json!({ "devices": [device] })).unwrap().text();
+        let line = "eth0: shaped, mode own, control integral, hook tcx, queues read: tracepoint, 7 flows found no room in the table";
+        assert_eq!(text.lines().next(), Some(line));
     }
 }

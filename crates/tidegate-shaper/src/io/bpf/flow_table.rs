@@ -16,6 +16,8 @@ use crate::machine::flow::sweep::{Sweep, idle_flows};
 const READS_FOR_A_SWEEP: u32 = 10;
 /// Flows that were open before, at most; the rest is for those that are seen to open.
 const OPEN_MAX: usize = FLOWS_MAX / 2;
+/// Flows that are read with one call.
+const BATCH: u32 = 4_096;
 
 /// The tables of `bpf/flows.h`.
 pub(super) struct FlowTables {
@@ -92,7 +94,6 @@ impl FlowTables {
         if crowded.is_empty() {
             return Ok(());
         }
-        const BATCH: u32 = 4_096;
         let failed = |source| BpfError::Table { table: "flows", source };
         let batches = self.flows.lookup_batch(BATCH, MapFlags::ANY, MapFlags::ANY).map_err(failed)?;
         let held = batches.take(FLOWS_MAX).filter_map(|(key, flow)| layout::held_flow(key, &flow)).collect();
