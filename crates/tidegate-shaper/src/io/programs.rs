@@ -45,6 +45,12 @@ pub trait Programs: Send {
     /// If the kernel refuses it. Then those before are in force.
     fn set_rules(&mut self, program: &DeviceProgram) -> Result<(), ProgramError>;
 
+    /// Whether what rules name has changed since this was asked last, so that they are to be told again: a cgroup that was
+    /// made anew is another one.
+    fn have_rules_changed(&mut self) -> bool {
+        false
+    }
+
     /// What the programs know of the class of a slot.
     ///
     /// # Errors

@@ -1,6 +1,9 @@
 //! Devices that go away and come back, agents that end and begin, rights, kernels without BTF.
 
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::{fs, io, thread};
 
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 use tidegate_runtime::causes::with_causes;
@@ -209,4 +212,74 @@ fn held_without_btf() {
     let flow = network.send("10.83.0.2");
     flow.comes(1 << 20);
     flow.finish();
+}
+
+/// A cgroup of version 2 that goes when this is dropped.
+struct Cgroup(PathBuf);
+
+impl Cgroup {
+    /// Where one may be made; `None` if the system mounts none.
+    fn place() -> Option<PathBuf> {
+        let mounts = fs::read_to_string("/proc/self/mounts").expect("every kernel has it");
+        let mount = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>()).find(|words| words[2] == "cgroup2");
+        if mount.is_none() {
+            eprintln!("not run: there is no cgroup of version 2");
+        }
+        mount.map(|words| PathBuf::from(words[1]).join(format!("tg-in-use-{}", std::process::id())))
+    }
+
+    fn make(path: &Path) -> Self {
+        fs::create_dir(path).expect("root may");
+        Self(path.to_owned())
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        // The kernel needs a moment to forget a process of it that has ended.
+        until("the cgroup is empty", || fs::remove_dir(&self.0).is_ok());
+    }
+}
+
+#[test]
+fn a_cgroup_that_comes_later_or_is_made_anew_is_matched() {
+    let Some(path) = Cgroup::place() else { return };
+    let Some(network) = Network::new() else { return };
+    let devices = network.device("", "1 Gbit/s")
+        + &format!(
+            "[[shaper.device.class]]\nname = \"tenant\"\nrate = \"500 Mbit/s\"\nmatch = [ {{ cgroup = \"{}\" }} ]\n",
+            path.display()
+        );
+    let agent = agent(&devices);
+    let view = || agent.handle().view().devices[0].clone();
+    assert!(view().programs.is_some(), "{:?}", view().programs_problem);
+    let listener = within(&network.receiver).run(|| TcpListener::bind("10.83.0.2:0")).expect("a thread");
+    let port = listener.and_then(|listener| {
+        let port = listener.local_addr()?.port();
+        thread::spawn(move || {
+            listener.incoming().for_each(|stream| drop(io::copy(&mut stream.expect("it listens"), &mut io::sink())))
+        });
+        Ok(port)
+    });
+    let port = port.expect("the address is the receiver's");
+    let sent = || view().classes[1].figures.map_or(0, |figures| figures.sent_bytes_total);
+    // Unlike `ip netns exec` it leaves the cgroups mounted.
+    let net = format!("--net=/run/netns/{}", network.sender);
+    let send = || {
+        let of_it = format!(
+            "echo $$ > {}/cgroup.procs && exec head -c 100000 /dev/zero > /dev/tcp/10.83.0.2/{port}",
+            path.display()
+        );
+        let done = Command::new("nsenter").arg(&net).args(["bash", "-c", &of_it]).output();
+        let done = done.expect("util-linux has it");
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    };
+    for _ in 0..2 {
+        let _cgroup = Cgroup::make(&path);
+        let before = sent();
+        until("what it sends is of its class", || {
+            send();
+            sent() >= before + 100_000
+        });
+    }
 }

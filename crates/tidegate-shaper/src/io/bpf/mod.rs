@@ -33,6 +33,7 @@ mod under_test;
 use tidegate_runtime::causes::with_causes;
 
 use self::attach::Hook;
+use self::cgroup::Cgroups;
 pub use self::error::BpfError;
 use self::layout::{ClassCounts, ClassState};
 use self::object::Object;
@@ -53,6 +54,8 @@ impl Loader for Kernel {
         namespace: &Namespace,
         program: &DeviceProgram,
     ) -> Result<Box<dyn Programs>, ProgramError> {
+        // Before they are told: one that changes meanwhile has changed since.
+        let cgroups = Cgroups::of(&program.rules);
         let mut object = Object::load(program, device, namespace.id())?;
         for (&slot, class) in &program.classes {
             object.set_class(slot, class, program.ecn)?;
@@ -72,7 +75,7 @@ impl Loader for Kernel {
             ),
         }
         let device = (namespace.try_clone()?, device.index);
-        Ok(Box::new(Attached { hook, object, device, ecn: program.ecn }))
+        Ok(Box::new(Attached { hook, object, device, ecn: program.ecn, cgroups }))
     }
 }
 
@@ -83,6 +86,7 @@ struct Attached {
     /// Where it is and its number.
     device: (Namespace, u32),
     ecn: bool,
+    cgroups: Cgroups,
 }
 
 impl Drop for Attached {
@@ -105,7 +109,13 @@ impl Programs for Attached {
     }
 
     fn set_rules(&mut self, program: &DeviceProgram) -> Result<(), ProgramError> {
+        // As when they are loaded: before they are told.
+        self.cgroups = Cgroups::of(&program.rules);
         Ok(self.object.set_rules(program)?)
+    }
+
+    fn have_rules_changed(&mut self) -> bool {
+        self.cgroups.have_changed()
     }
 
     fn class_stats(&mut self, slot: usize) -> Result<ClassStats, ProgramError> {

@@ -154,6 +154,12 @@ impl Shaped {
         let rates: Vec<_> = wanted.device.classes.iter().map(|class| rate_of(class.classid)).collect();
         let mut wish = DeviceProgram::new(&wanted.device, &wanted.slots, &rates);
         wish.classes.values_mut().for_each(|class| class.control = wanted.control());
+        if let Programmed::Attached { programs, told } = &mut self.programs
+            && programs.have_rules_changed()
+        {
+            // What they were told holds no more.
+            told.rules.clear();
+        }
         match &mut self.programs {
             Programmed::Attached { told, .. } | Programmed::Refused { told, .. } if *told == wish => return,
             Programmed::Attached { programs, told } if told.can_become(&wish) => {
