@@ -25,6 +25,8 @@
 #define SPARSE_BUDGET_NS 10000000ULL
 /* Data that a SYN may carry and its answer leave out. */
 #define SYN_DATA_MAX 0xffff
+/* Major number of our qdisc. */
+#define QDISC_MAJOR 0x71de
 /* Minor numbers from a class's own: crates/tidegate-shaper/src/machine/tree.rs. */
 #define SPARSE_LEAF 1
 #define TCP_INNER 2
@@ -575,6 +577,14 @@ static __always_inline struct flow *flow_of_received(const struct packet *packet
 	return flow ? flow : loose_flow(&packet->key);
 }
 
+/* A guest may choose the priority of its packets: one that names a class of ours would put them there, or past all limits. */
+static __always_inline int in_no_class(struct __sk_buff *skb)
+{
+	if (settings.classifies && skb->priority >> 16 == QDISC_MAJOR)
+		skb->priority = 0;
+	return NEXT_PROGRAM;
+}
+
 SEC("tcx/egress")
 int egress(struct __sk_buff *skb)
 {
@@ -602,7 +612,7 @@ int egress(struct __sk_buff *skb)
 		}
 	}
 	if (!class_at(index, &class))
-		return NEXT_PROGRAM;
+		return in_no_class(skb);
 	if (flow && !is_held && flow->flags & KNOWS_SCALE && !(packet.flags & TCP_SYN)) {
 		flow = hold(&packet.key, flow, index);
 		if (flow)

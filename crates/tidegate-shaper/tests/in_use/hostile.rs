@@ -5,6 +5,8 @@ use std::io::Write as _;
 use std::net::TcpStream;
 use std::os::fd::AsFd as _;
 
+use nix::sys::socket::SetSockOpt as _;
+use nix::sys::socket::sockopt::Priority;
 use rustix::net::SendFlags;
 use tidegate_core::Rng;
 
@@ -163,4 +165,21 @@ fn urgent_data_passes() {
     flow.comes(2 << 20);
     flow.finish();
     all_checksums_are_right(&network);
+}
+
+#[test]
+fn a_guest_does_not_get_a_class_that_it_names_itself() {
+    let Some(network) = Network::new() else { return };
+    // No rule is met, and there is no class for the rest.
+    let devices = network.device("", "1 Mbit/s").replace("default_class = \"all\"", "") + "match = [ { mark = 1 } ]\n";
+    let agent = agent(&devices);
+    assert!(agent.handle().view().devices[0].programs.is_some());
+    let (sender, receiver) = connect(&network.sender, &network.receiver, "10.83.0.2");
+    // HTB takes it for a class. It takes CAP_NET_RAW, which containers have.
+    Priority.set(&sender, &0x71de_0020).expect("root may");
+    let flow = Flow::start(&network.sender, sender, receiver);
+    flow.comes(8 << 20);
+    flow.finish();
+    let classes = run(&format!("tc -n {} -s class show dev {DEVICE}", network.sender));
+    assert!(classes.contains("class htb 71de:20 root") && classes.contains("Sent 0 bytes 0 pkt"), "{classes}");
 }

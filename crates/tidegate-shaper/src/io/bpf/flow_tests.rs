@@ -1,17 +1,22 @@
 //! Whose flows the programs hold when there are more than the table has room for.
 
 use libbpf_rs::ProgramInput;
+use tidegate_core::Instant;
 
 use super::object::Object;
 use super::rule_tests::device;
 use super::under_test::load;
 use crate::machine::device::Match;
-use crate::machine::flow::FLOWS_MAX;
+use crate::machine::flow::{FLOWS_MAX, Seen};
 use crate::machine::program::{DeviceProgram, Rule};
 
 const SYN: u8 = 2;
 const ACK: u8 = 16;
 const SECOND_NS: u64 = 1 << 30;
+
+fn at(ns: u64) -> Seen {
+    Seen { queue_ns: 0, drained: 0, now: Instant::from_nanos(ns) }
+}
 
 /// Two classes, by VLAN.
 fn two_classes() -> DeviceProgram {
@@ -78,7 +83,7 @@ fn of_class(object: &mut Object, class: usize) -> (u64, u64) {
 #[test]
 fn a_flood_of_one_class_takes_no_flow_of_another() {
     let Some(mut object) = load(&two_classes()) else { return };
-    object.tell(SECOND_NS, 0, 0);
+    object.tell(at(SECOND_NS), 0);
     flows_of(1, 1_000).for_each(|flow| flow.open(&object));
     assert_eq!(of_class(&mut object, 1), (1_000, 0));
     // SYNs that come in, and that go out.
@@ -103,14 +108,14 @@ fn a_flood_of_one_class_takes_no_flow_of_another() {
 #[test]
 fn a_crowded_class_forgets_idle_flows_of_its_own_and_they_are_counted() {
     let Some(mut object) = load(&two_classes()) else { return };
-    object.tell(SECOND_NS, 0, 0);
+    object.tell(at(SECOND_NS), 0);
     flows_of(0, 50_000).for_each(|flow| flow.open(&object));
     flows_of(1, 1_000).for_each(|flow| flow.open(&object));
     let (held, _) = of_class(&mut object, 0);
     let sweep = |object: &mut Object| (0..10).map(|_| object.flows().of_all().unwrap()).last().unwrap();
     assert_eq!(sweep(&mut object).evicted_total, 0, "none of them was idle");
     // Two minutes later a hundred of them are used, and another one opens.
-    object.tell(120 * SECOND_NS, 0, 0);
+    object.tell(at(120 * SECOND_NS), 0);
     flows_of(0, 100).for_each(|flow| flow.out(&object, ACK, 1));
     Flow { class: 0, number: 60_000 }.open(&object);
     let table = sweep(&mut object);
@@ -127,7 +132,7 @@ fn a_crowded_class_forgets_idle_flows_of_its_own_and_they_are_counted() {
 #[test]
 fn other_rules_put_flows_into_other_classes_and_hold_them_still() {
     let Some(mut object) = load(&two_classes()) else { return };
-    object.tell(SECOND_NS, 0, 0);
+    object.tell(at(SECOND_NS), 0);
     flows_of(0, 100).for_each(|flow| flow.open(&object));
     let mut swapped = two_classes();
     swapped.rules[0].slot = 1;

@@ -112,6 +112,7 @@ pub(super) fn device(rules: Vec<Rule>, default: Option<usize>) -> DeviceProgram 
     let class = |slot| ClassProgram {
         classid: class_of_slot(slot),
         rate: 125_000_000,
+        ceil: 125_000_000,
         isolation: false,
         control: Control::Integral,
         delay: Duration::from_micros(100),
