@@ -27,9 +27,9 @@ impl Guard {
             };
             Class::new(config, MSS, Instant::ZERO)
         };
-        let classes = scheme
-            .mode()
-            .map_or(Vec::new(), |mode: Mode| (0..scenario.limiters).map(|slot| class(mode).in_slot(slot)).collect());
+        let classes = scheme.mode().map_or(Vec::new(), |mode: Mode| {
+            (0..).zip(0..scenario.limiters).map(|(slot, _)| class(mode).in_slot(slot)).collect()
+        });
         Self { classes, flows: Flows::default(), rng }
     }
 
