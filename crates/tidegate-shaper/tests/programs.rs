@@ -22,19 +22,27 @@ fn start(network: &Network, keys: &str) -> Agent {
 }
 
 fn start_in(namespace: &Path, keys: &str) -> Agent {
+    Agent::start(config(namespace, keys, ""), loader()).unwrap_or_else(|error| panic!("{error:?}"))
+}
+
+/// The device with more keys, and classes before the one that has all else.
+fn config(namespace: &Path, keys: &str, classes: &str) -> Config {
     let text = format!(
-        "[[shaper.device]]\nname = \"{DEVICE}\"\nnamespace = \"{}\"\ndefault_class = \"all\"\n{keys}\n\
+        "[[shaper.device]]\nname = \"{DEVICE}\"\nnamespace = \"{}\"\ndefault_class = \"all\"\n{keys}\n{classes}\n\
          [[shaper.device.class]]\nname = \"all\"\nrate = \"1 Gbit/s\"\n",
         namespace.display()
     );
-    let config = Config::from_document(&Document::new("t.toml", text)).unwrap_or_else(|error| panic!("{error}"));
-    Agent::start(config, loader()).unwrap_or_else(|error| panic!("{error:?}"))
+    Config::from_document(&Document::new("t.toml", text)).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn wait_for<T>(future: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.expect("a runtime of one thread").block_on(future)
 }
 
 /// Waits until it is so, at most half a minute.
 fn until(what: &str, is_so: impl Fn() -> bool) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime of one thread");
-    runtime.block_on(async {
+    wait_for(async {
         for _ in 0..600 {
             if is_so() {
                 return;
@@ -107,9 +115,7 @@ fn what_is_counted_is_what_waits() {
     let agent = start(&network, "occupancy = \"tracepoint\"");
     let set = |rate: &str| {
         let (device, class, rate) = (DEVICE.to_owned(), "all".to_owned(), rate.parse().expect("it is a rate"));
-        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime of one thread");
-        let changed = runtime.block_on(agent.handle().set_class(Change { device, class, rate, ceil: None }));
-        changed.expect("the kernel takes it");
+        wait_for(agent.handle().set_class(Change { device, class, rate, ceil: None })).expect("the kernel takes it");
     };
     // A packet a second. More of them would wait for room in their socket.
     set("8 kbit/s");
@@ -124,6 +130,27 @@ fn what_is_counted_is_what_waits() {
     until("a flow fills the queue", || waiting(&agent).0 > 0);
     flow.finish();
     until("nothing is counted once it has ended", || waiting(&agent) == (0, 0));
+}
+
+#[test]
+fn a_class_that_comes_takes_over_flows_that_are_held_and_gives_them_back() {
+    let Some(network) = Network::new() else { return };
+    let agent = start(&network, "");
+    let flow = network.flow("10.83.0.2");
+    let held = || {
+        let classes = agent.handle().view().devices[0].classes.clone();
+        let held = classes.into_iter().map(|class| (class.name, class.stats.expect("it has programs").held_flows));
+        held.filter(|(_, flows)| *flows > 0).map(|(name, _)| name).collect::<Vec<_>>()
+    };
+    until("the flow is held", || held() == ["all"] && is_held(&flow));
+    let tcp = "[[shaper.device.class]]\nname = \"tcp\"\nrate = \"500 Mbit/s\"\nmatch = [ { protocol = \"tcp\" } ]";
+    for (classes, class) in [(tcp, "tcp"), ("", "all")] {
+        wait_for(agent.handle().reload(config(&network.path(), "", classes))).expect("the kernel takes it");
+        // Programs that are attached anew would know it from its socket, as of no class until it sends.
+        until("the flow is of the other class, and held", || held() == [class] && is_held(&flow));
+        assert_eq!(agent.handle().view().devices[0].flow_table.expect("there are programs").evicted_total, 0);
+    }
+    flow.finish();
 }
 
 /// Programs that a process holds by its files.

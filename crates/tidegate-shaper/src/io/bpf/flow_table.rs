@@ -98,9 +98,10 @@ impl FlowTables {
         let batches = self.flows.lookup_batch(BATCH, MapFlags::ANY, MapFlags::ANY).map_err(failed)?;
         let held = batches.take(FLOWS_MAX).filter_map(|(key, flow)| layout::held_flow(key, &flow)).collect();
         for flow in idle_flows(&crowded, held) {
-            // It may have ended meanwhile, or moved to another class, which counts it a moment wrongly at worst.
-            if self.flows.delete(&flow.key).is_ok() {
-                self.forget(flow.class)?;
+            // It may have ended meanwhile, or moved to another class.
+            let Ok(Some(taken)) = self.flows.lookup_and_delete(&flow.key) else { continue };
+            if let Some(taken) = layout::held_flow(flow.key, &taken) {
+                self.forget(taken.class)?;
             }
         }
         Ok(())
