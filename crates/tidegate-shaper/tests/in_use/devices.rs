@@ -14,7 +14,7 @@ use tidegate_shaper::io::agent::Agent;
 use tidegate_shaper::io::loader::loader;
 use tidegate_shaper::io::view::State;
 
-use crate::namespaces::Hosts;
+use crate::namespaces::{Hosts, join};
 use crate::network::{DEVICE, Network, run};
 use crate::stage::{Flow, agent, connect, device, until, within};
 use crate::{all_checksums_are_right, stats};
@@ -25,7 +25,7 @@ fn a_guest_that_renews_its_namespace_is_shaped_again_and_the_others_do_not_notic
     let (host, guests) = (&network.receiver, Hosts::new(&["guest"]));
     let guest = guests.name("guest");
     let arrive = || {
-        guests.join((host, "vg"), (guest, "eth0"));
+        join((host, "vg"), (guest, "eth0"));
         run(&format!("ip -n {host} addr add 10.85.0.1/24 dev vg"));
         run(&format!("ip -n {guest} addr add 10.85.0.2/24 dev eth0"));
         run(&format!("ip netns exec {host} cat /sys/class/net/vg/ifindex"))
@@ -80,6 +80,24 @@ fn a_guest_that_renews_its_namespace_is_shaped_again_and_the_others_do_not_notic
 }
 
 #[test]
+fn a_device_that_is_taken_down_and_up_again_keeps_its_flows() {
+    let Some(network) = Network::new() else { return };
+    for keys in ["", "isolation = true"] {
+        let agent = agent(&network.device(keys, "500 Mbit/s"));
+        let flow = network.send("10.83.0.2");
+        until("the flow is held", || flow.is_held() && stats(&agent).rewritten_total > 100);
+        for _ in 0..2 {
+            run(&format!("ip -n {} link set {DEVICE} down", network.sender));
+            run(&format!("ip -n {} link set {DEVICE} up", network.sender));
+            flow.comes(1 << 20);
+            until("the flow is held", || flow.is_held());
+        }
+        flow.finish();
+    }
+    all_checksums_are_right(&network);
+}
+
+#[test]
 fn an_agent_that_replaces_another_one_leaves_the_tree_and_every_flow() {
     let Some(network) = Network::new() else { return };
     let devices = network.device("isolation = true", "500 Mbit/s");
@@ -100,7 +118,9 @@ fn an_agent_that_replaces_another_one_leaves_the_tree_and_every_flow() {
         assert_eq!(agent.handle().view().devices[0].classes[0].figures.map(|figures| figures.drops_total), Some(0));
     }
     // Without an agent.
-    flows.iter().for_each(|flow| flow.comes(500_000));
+    for flow in &flows {
+        flow.comes(500_000);
+    }
     flows.into_iter().for_each(Flow::finish);
     all_checksums_are_right(&network);
 }
@@ -257,12 +277,12 @@ fn a_cgroup_that_comes_later_or_is_made_anew_is_matched() {
     let port = listener.and_then(|listener| {
         let port = listener.local_addr()?.port();
         thread::spawn(move || {
-            listener.incoming().for_each(|stream| drop(io::copy(&mut stream.expect("it listens"), &mut io::sink())))
+            listener.incoming().for_each(|stream| drop(io::copy(&mut stream.expect("it listens"), &mut io::sink())));
         });
         Ok(port)
     });
     let port = port.expect("the address is the receiver's");
-    let sent = || view().classes[1].figures.map_or(0, |figures| figures.sent_bytes_total);
+    let counted = || view().classes[1].figures.map_or(0, |figures| figures.sent_bytes_total);
     // Unlike `ip netns exec` it leaves the cgroups mounted.
     let net = format!("--net=/run/netns/{}", network.sender);
     let send = || {
@@ -276,10 +296,10 @@ fn a_cgroup_that_comes_later_or_is_made_anew_is_matched() {
     };
     for _ in 0..2 {
         let _cgroup = Cgroup::make(&path);
-        let before = sent();
+        let before = counted();
         until("what it sends is of its class", || {
             send();
-            sent() >= before + 100_000
+            counted() >= before + 100_000
         });
     }
 }

@@ -5,7 +5,7 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::thread;
 
 use crate::frames::Delay;
-use crate::namespaces::Hosts;
+use crate::namespaces::{Hosts, join};
 use crate::network::{Network, run};
 use crate::stage::{Flow, agent, connect, until, within};
 use crate::{all_checksums_are_right, device, has, stats, wrong_checksums};
@@ -80,8 +80,8 @@ fn a_far_flow_has_its_share_beside_local_ones() {
     let Some(network) = Network::new() else { return };
     let (near, far) = (&network.receiver, Hosts::new(&["far", "hop"]));
     let hop = far.name("hop");
-    far.join((near, "to"), (hop, "h0"));
-    far.join((hop, "h1"), (far.name("far"), "to"));
+    join((near, "to"), (hop, "h0"));
+    join((hop, "h1"), (far.name("far"), "to"));
     run(&format!("ip -n {near} addr add 10.84.0.1/24 dev to"));
     run(&format!("ip -n {} addr add 10.84.0.2/24 dev to", far.name("far")));
     run(&format!("ip -n {} route add default via 10.84.0.1", far.name("far")));

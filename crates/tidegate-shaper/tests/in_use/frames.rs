@@ -27,8 +27,9 @@ pub(crate) fn open(namespace: &str, device: &str) -> File {
         let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
         let socket = socket(AddressFamily::Packet, SockType::Raw, flags, SockProtocol::EthAll).expect("root may");
         let addresses = getifaddrs().expect("the kernel lists devices");
-        let links = addresses.filter(|address| address.interface_name == device).filter_map(|address| address.address);
-        let link = links.filter_map(|address| address.as_link_addr().copied()).next().expect("the device is there");
+        let mut links =
+            addresses.filter(|address| address.interface_name == device).filter_map(|address| address.address);
+        let link = links.find_map(|address| address.as_link_addr().copied()).expect("the device is there");
         bind(socket.as_raw_fd(), &link).expect("it is a device of this namespace");
         File::from(socket)
     });

@@ -4,6 +4,8 @@ use std::fs::File;
 use std::io::Write as _;
 use std::net::TcpStream;
 use std::os::fd::AsFd as _;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 use nix::sys::socket::SetSockOpt as _;
 use nix::sys::socket::sockopt::Priority;
@@ -84,6 +86,31 @@ fn a_flood_of_connections_that_never_open_leaves_busy_flows_held() {
 }
 
 #[test]
+fn a_sender_that_heeds_no_window_stops_nobody() {
+    for keys in ["", "isolation = true"] {
+        let Some(network) = Network::new() else { return };
+        let agent = agent(&network.device(keys, "200 Mbit/s"));
+        let flow = network.send("10.83.0.2");
+        until("the flow is held", || flow.is_held() && stats(&agent).rewritten_total > 100);
+        let (wire, stop) = (Wire::of(&network), AtomicBool::new(false));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let data = Segment { flags: ACK, payload: 1_400, ..Segment::between([10, 83, 0, 9], RECEIVER) };
+                for number in (0..1_000_000_u32).take_while(|_| !stop.load(Ordering::Relaxed)) {
+                    wire.put(true, &Segment { seq: number.wrapping_mul(1_400), ..data });
+                }
+            });
+            // It has a part of the class, and packets of it may be dropped; it goes on.
+            flow.comes(1 << 20);
+            stop.store(true, Ordering::Relaxed);
+        });
+        flow.comes(4 << 20);
+        until("the flow is held again", || flow.is_held());
+        flow.finish();
+    }
+}
+
+#[test]
 fn forged_segments_with_a_flows_addresses_neither_stop_it_nor_change_a_byte() {
     let Some(network) = Network::new() else { return };
     let agent = agent(&network.device("ecn = true", "500 Mbit/s"));
@@ -97,7 +124,9 @@ fn forged_segments_with_a_flows_addresses_neither_stop_it_nor_change_a_byte() {
     for number in 0..20_000 {
         let ports = flows[number % 4].0;
         let is_out = rng.chance(0.5);
-        options.iter_mut().for_each(|option| *option = u8::try_from(rng.below(16)).expect("it is small"));
+        for option in &mut options {
+            *option = u8::try_from(rng.below(16)).expect("it is small");
+        }
         let length = 4 * usize::try_from(rng.below(11)).expect("it is small");
         let flags = [SYN, SYN | ACK, ACK, ACK, RST, SYN | RST, 0xff, 0, 1, ACK | 0x20]
             [usize::try_from(rng.below(10)).expect("it is small")];

@@ -8,7 +8,7 @@ use tidegate_shaper::io::programs::{Loader as _, Programs};
 use tidegate_shaper::machine::device::{Hook, Occupancy};
 use tidegate_shaper::machine::program::DeviceProgram;
 
-use crate::namespaces::Hosts;
+use crate::namespaces::{Hosts, join};
 use crate::network::{DEVICE, Network, run};
 use crate::stage::{Flow, PEER, agent, connect, device, until, within};
 use crate::{all_checksums_are_right, device as first, has, stats, wrong_checksums};
@@ -17,7 +17,7 @@ use crate::{all_checksums_are_right, device as first, has, stats, wrong_checksum
 fn guest_behind_nat(network: &Network) -> Hosts {
     let (host, guests) = (&network.sender, Hosts::new(&["guest"]));
     let guest = guests.name("guest");
-    guests.join((host, "vg"), (guest, "eth0"));
+    join((host, "vg"), (guest, "eth0"));
     for words in [
         "link add docker0 type bridge",
         "addr add 172.18.0.1/16 dev docker0",

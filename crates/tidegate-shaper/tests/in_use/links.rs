@@ -117,7 +117,9 @@ fn a_megabit_a_second_lets_each_of_several_flows_go_on() {
         let Some(network) = Network::new() else { return };
         let agent = agent(&network.device(keys, "1 Mbit/s"));
         let flows = [0, 1, 0].map(|at| network.send(ADDRESSES[at]));
-        flows.iter().for_each(|flow| flow.comes(20_000));
+        for flow in &flows {
+            flow.comes(20_000);
+        }
         for flow in &flows {
             until("the flow is held", || flow.window() < 16 << 10);
         }

@@ -40,13 +40,13 @@ impl Hosts {
     pub(crate) fn remove(&self, host: &str) {
         run(&format!("ip netns del {}", self.name(host)));
     }
+}
 
-    /// A pair of devices, up, between namespaces.
-    pub(crate) fn join(&self, one: (&str, &str), other: (&str, &str)) {
-        run(&format!("ip link add {} netns {} type veth peer name {} netns {}", one.1, one.0, other.1, other.0));
-        for (namespace, device) in [one, other] {
-            run(&format!("ip -n {namespace} link set {device} up"));
-        }
+/// A pair of devices, up, between namespaces.
+pub(crate) fn join(one: (&str, &str), other: (&str, &str)) {
+    run(&format!("ip link add {} netns {} type veth peer name {} netns {}", one.1, one.0, other.1, other.0));
+    for (namespace, device) in [one, other] {
+        run(&format!("ip -n {namespace} link set {device} up"));
     }
 }
 
