@@ -13,13 +13,18 @@
 #define REFUSE_AND_TELL 2
 #define PASS_AND_TELL 3
 
+/* Packets that were dropped. */
+__u64 refused;
+
 SEC("cgroup_skb/egress")
 int virtual_queue(struct __sk_buff *skb)
 {
 	__u64 queue = queue_ns() / 1000 * (RATE) / 1000000;
 
-	if (queue > DROP)
+	if (queue > DROP) {
+		__sync_fetch_and_add(&refused, skb->gso_segs ? skb->gso_segs : 1);
 		return REFUSE_AND_TELL;
+	}
 	let_through(ETHERNET + on_the_wire(skb));
 	if (queue < MARK || bpf_get_prandom_u32() % (DROP - MARK) > queue - MARK)
 		return PASS;

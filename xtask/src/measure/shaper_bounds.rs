@@ -112,7 +112,7 @@ pub(super) fn bounds(what: &str, ours: &[Found], plain: &[Found], srtt_us: f64) 
 }
 
 pub(super) fn baseline(bench: &Bench) -> Result<Vec<Figure>> {
-    let lab = Lab::new(bench, "baseline", Options::default())?.of_short_runs();
+    let lab = Lab::new(bench, "baseline", Options::default())?.of_runs(2_500);
     let mut figures = Vec::new();
     for rate_mbps in [1_000, 2_000] {
         for flows in [1, 4, 16] {
@@ -129,7 +129,7 @@ pub(super) fn baseline(bench: &Bench) -> Result<Vec<Figure>> {
 }
 
 pub(super) fn few_flows(bench: &Bench) -> Result<Vec<Figure>> {
-    let lab = Lab::new(bench, "few", Options::default())?.of_short_runs();
+    let lab = Lab::new(bench, "few", Options::default())?.of_runs(2_500);
     let mut figures = Vec::new();
     for congestion in ["cubic", "bbr"] {
         for rate_mbps in [1_000, 2_000] {

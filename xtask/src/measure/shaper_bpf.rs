@@ -26,7 +26,7 @@ pub(super) enum Where {
 pub(super) struct Program {
     control_group: Option<PathBuf>,
     pin: Option<PathBuf>,
-    /// Its number in the kernel, where it is a filter.
+    /// Its number in the kernel.
     id: Option<u64>,
 }
 
@@ -53,6 +53,7 @@ impl Program {
                 let pin = PathBuf::from(format!("/sys/fs/bpf/tidegate-xtask-{}", std::process::id()));
                 program.pin = Some(pin.clone());
                 process::output(Command::new("bpftool").args(["prog", "load"]).arg(&object).arg(&pin))?;
+                program.id = printed(&["prog", "show", "pinned", &pin.display().to_string()])?["id"].as_u64();
                 let mut attach = Command::new("bpftool");
                 attach.args(["cgroup", "attach"]).arg(&folder).args(["egress", "pinned"]).arg(&pin);
                 process::output(&mut attach)?;
@@ -63,7 +64,7 @@ impl Program {
 
     /// Its variable `name`: a number of 64 bits, or an array of them.
     pub(super) fn variable(&self, name: &str) -> Result<Vec<u64>> {
-        let id = self.id.ok_or_else(|| miette::miette!("only of a filter"))?;
+        let id = self.id.ok_or_else(|| miette::miette!("the program has no number"))?;
         let shown = printed(&["prog", "show", "id", &id.to_string()])?;
         let maps = shown["map_ids"].as_array().into_iter().flatten().filter_map(Value::as_u64);
         for map in maps {

@@ -17,19 +17,21 @@ use crate::process;
 const COUNTING: &str = "/proc/sys/kernel/bpf_stats_enabled";
 
 pub(super) fn cost(bench: &Bench) -> Result<Vec<Figure>> {
-    let lab = Lab::new(bench, "cost", Options::default())?.of_short_runs();
+    let lab = Lab::new(bench, "cost", Options::default())?.of_runs(4_000);
     let ours = [Ours::PLAIN, Ours::BATCHED, Ours::ISOLATION, Ours::BATCHED_ISOLATION].map(Limiter::Ours);
-    let limiters: Vec<Limiter> = [Limiter::None, Limiter::Htb].into_iter().chain(ours).collect();
+    let limiters: Vec<Limiter> = [Limiter::Htb].into_iter().chain(ours).collect();
     let mut figures = Vec::new();
+    // What the machine does without bulk, requests and looks at the clock among it.
+    let nothing = Cell { rate_mbps: 1_000, flows: 0, congestion: "cubic" };
+    let idle = rounds(&lab, &nothing, &[Limiter::None], "")?;
+    let idle = median(&idle[0].iter().map(|one| one.busy_s / one.seconds).collect::<Vec<_>>());
     for (flows, most) in [(1, 3.0), (4, 3.0), (16, 8.0)] {
         let cell = Cell { rate_mbps: 1_000, flows, congestion: "cubic" };
         let found = rounds(&lab, &cell, &limiters, "")?;
-        // What the machine does without bulk, requests and looks at the clock among it.
-        let idle = median(&found[0].iter().map(|one| one.busy_s / one.seconds).collect::<Vec<_>>());
         let cpu = |one: &Found| Ok(one.cpu_s_per_gigabit(idle));
         let packets = |found: &[Found]| median(&found.iter().map(Found::segments_per_packet).collect::<Vec<_>>());
-        let plain = &found[1];
-        for (limiter, ours) in limiters.iter().zip(&found).skip(2) {
+        let plain = &found[0];
+        for (limiter, ours) in limiters.iter().zip(&found).skip(1) {
             let name = format!(
                 "CPU per gigabit {:.3} s by {:.3}; {:.1} segments a packet by {:.1}",
                 median(&each(ours, cpu)?),

@@ -17,7 +17,7 @@ const GREEDY: &str = "flood.rate_mbps=800 flood.asks_per_s=1000";
 const KEPT_US: f64 = 1_000.0;
 
 pub(super) fn datagrams(bench: &Bench) -> Result<Vec<Figure>> {
-    let lab = Lab::new(bench, "datagrams", Options::default())?.of_short_runs();
+    let lab = Lab::new(bench, "datagrams", Options::default())?.of_runs(2_500);
     let cell = Cell { rate_mbps: 1_000, flows: 4, congestion: "cubic" };
     let ours = [Ours::ISOLATION, Ours::BATCHED_ISOLATION].map(Limiter::Ours);
     let limiters: Vec<Limiter> = [Limiter::Htb].into_iter().chain(ours).collect();

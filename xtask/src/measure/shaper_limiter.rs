@@ -197,6 +197,16 @@ impl<'a> InForce<'a> {
         self.program.as_ref().and_then(Program::control_group)
     }
 
+    /// Packets that no qdisc counts: the virtual queue's.
+    pub(super) fn dropped(&self) -> Result<u64> {
+        match &self.program {
+            Some(program) if program.control_group().is_some() => {
+                Ok(program.variable("refused")?.first().copied().unwrap_or_default())
+            }
+            _ => Ok(0),
+        }
+    }
+
     /// Kills the agent and starts another.
     pub(super) fn kill_and_restart(&mut self, bench: &Bench, ours: Ours, rate_mbps: u32) -> Result<()> {
         if let Some(mut agent) = self.agent.take() {

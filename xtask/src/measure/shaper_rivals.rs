@@ -20,7 +20,7 @@ const OVS_ADVISED_MS: u32 = 800;
 const EQUAL: f64 = 0.005;
 
 pub(super) fn small_fifo(bench: &Bench) -> Result<Vec<Figure>> {
-    let lab = Lab::new(bench, "fifo", Options::default())?.of_short_runs();
+    let lab = Lab::new(bench, "fifo", Options::default())?.of_runs(2_500);
     let ours = [Ours::PLAIN, Ours::BATCHED].map(Limiter::Ours);
     let limiters: Vec<Limiter> = ours.into_iter().chain(FIFOS.map(Limiter::Bfifo)).collect();
     let mut figures = Vec::new();
@@ -76,7 +76,7 @@ fn beside_fifo(what: &str, ours: &[Found], bytes: u32, fifo: &[Found]) -> Result
 
 pub(super) fn rivals(bench: &Bench) -> Result<Vec<Figure>> {
     // Twelve of them in three cells, none of which is judged: three rounds.
-    let lab = Lab::new(bench, "rivals", Options::default())?.of_short_runs().of_rounds(3);
+    let lab = Lab::new(bench, "rivals", Options::default())?.of_runs(2_500).of_rounds(3);
     let all = [
         (Limiter::Ours(Ours::PLAIN), "cubic"),
         (Limiter::Ours(Ours::BATCHED), "cubic"),

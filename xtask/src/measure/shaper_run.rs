@@ -20,6 +20,8 @@ const SPOILT_MOST: f64 = 0.5;
 const TRIES: u32 = 3;
 /// Nor when the row has taken so long: it is to end within eight minutes.
 const REPEATS_UNTIL: Duration = Duration::from_mins(6);
+/// The longest run is that of the kills, of two minutes.
+const SENDER_LIMIT_S: u32 = 240;
 /// With what a burst adds.
 const EFFICIENCY_MOST: f64 = 1.01;
 /// Share of payload in a full frame of 1500 bytes with time stamps, as HTB charges it.
@@ -84,9 +86,11 @@ impl Found {
         self.sent_bytes / 1_514.0 / self.sent_packets.max(1.0)
     }
 
-    /// Seconds of processor time for each gigabit, without those that an idle machine takes.
+    /// Seconds of processor time for each gigabit, without those that the machine takes without bulk. Not a number, which passes
+    /// no bar, if that is more: then something else kept the machine busy.
     pub(super) fn cpu_s_per_gigabit(&self, idle_s_per_s: f64) -> f64 {
-        (self.busy_s - idle_s_per_s * self.seconds) / (self.sent_bytes * 8e-9)
+        let own = self.busy_s - idle_s_per_s * self.seconds;
+        if own > 0.0 { own / (self.sent_bytes * 8e-9) } else { f64::NAN }
     }
 }
 
@@ -185,9 +189,9 @@ impl<'a> Lab<'a> {
         Ok(Self { bench, network, _receivers: receivers, times_ms, rounds, watch: Stopwatch::start() })
     }
 
-    /// For rows of more than fifty runs: each is half as long.
-    pub(super) fn of_short_runs(mut self) -> Self {
-        self.times_ms = self.bench.size((2_500, 800), self.times_ms);
+    /// For rows of more than fifty runs: each is measured for so long.
+    pub(super) fn of_runs(mut self, measured_ms: u32) -> Self {
+        self.times_ms = self.bench.size((measured_ms, 800), self.times_ms);
         self
     }
 
@@ -206,15 +210,17 @@ impl<'a> Lab<'a> {
     pub(super) fn sender(&self, in_force: &InForce, port: u16, words: &str) -> Command {
         let tidegate = self.bench.places.tidegate();
         let mut command = match in_force.control_group() {
-            None => self.network.command(Host::Sender, &tidegate),
+            None => self.network.command(Host::Sender, "timeout"),
             Some(group) => {
                 // The namespace has a /sys of its own, so the group is entered before.
                 let mut command = Command::new("sh");
                 command.args(["-c", "echo $$ > \"$0/cgroup.procs\" && exec ip netns exec \"$@\""]);
-                command.arg(group).arg(self.network.name(Host::Sender)).arg(&tidegate);
+                command.arg(group).arg(self.network.name(Host::Sender)).arg("timeout");
                 command
             }
         };
+        // One that hangs fails, and the row goes on.
+        command.arg(SENDER_LIMIT_S.to_string()).arg(&tidegate);
         let mut words = words.split(' ').filter(|word| !word.is_empty());
         let what = words.next().unwrap_or("send");
         command.args(["bench", "tcp", what, &format!("address={}:{port}", self.network.receiver(false))]);
@@ -257,25 +263,26 @@ impl<'a> Lab<'a> {
         let mut tries = 0;
         loop {
             tries += 1;
-            let before = (self.counted()?, busy_s()?);
+            let before = (self.counted(in_force)?, idle_s()?);
             let watch = Stopwatch::start();
             let report = self.load(in_force, &words).wrap_err_with(|| cell.name())?;
             let seconds = watch.elapsed().as_secs_f64();
-            let after = (self.counted()?, busy_s()?);
+            let after = (idle_s()?, self.counted(in_force)?);
             let spoilt = spoilt(&report, duration_ms)?;
             let is_to_be_repeated =
                 tries < self.bench.size(TRIES, 1) && self.watch.elapsed() < REPEATS_UNTIL && spoilt > SPOILT_MOST;
             if is_to_be_repeated {
                 continue;
             }
-            let [bytes, packets, drops] = [0, 1, 2].map(|at| after.0[at] - before.0[at]);
+            let [bytes, packets, drops] = [0, 1, 2].map(|at| after.1[at] - before.0[at]);
+            let ((idle_before, _), (idle_after, processors)) = (before.1, after.0);
             let mut found = Found {
                 round: 0,
                 report,
                 spoilt,
                 efficiency: f64::NAN,
                 drops,
-                busy_s: after.1 - before.1,
+                busy_s: seconds * processors - (idle_after - idle_before),
                 sent_bytes: bytes,
                 sent_packets: packets,
                 seconds,
@@ -285,9 +292,9 @@ impl<'a> Lab<'a> {
         }
     }
 
-    /// Packets that the qdiscs of both devices have dropped.
-    pub(super) fn dropped(&self) -> Result<f64> {
-        Ok(self.counted()?[2])
+    /// Packets that the qdiscs of both devices have dropped, and a limiter that is none.
+    pub(super) fn dropped(&self, in_force: &InForce) -> Result<f64> {
+        Ok(self.counted(in_force)?[2])
     }
 
     /// Packets that a host's qdiscs have dropped.
@@ -297,11 +304,11 @@ impl<'a> Lab<'a> {
     }
 
     /// Bytes and packets that left the sender's device, and packets that qdiscs dropped.
-    fn counted(&self) -> Result<[f64; 3]> {
+    fn counted(&self, in_force: &InForce) -> Result<[f64; 3]> {
         let bytes = self.network.count(Host::Sender, "tx_bytes")?;
         let packets = self.network.count(Host::Sender, "tx_packets")?;
         // Policing is at the receiver's.
-        let drops = self.dropped_at(Host::Sender)? + self.dropped_at(Host::Receiver)?;
+        let drops = self.dropped_at(Host::Sender)? + self.dropped_at(Host::Receiver)? + in_force.dropped()?;
         #[expect(clippy::cast_precision_loss, reason = "counts of a run")]
         Ok([bytes as f64, packets as f64, drops as f64])
     }
@@ -333,19 +340,21 @@ fn dropped(qdiscs: &Value) -> u64 {
     hooks + all.iter().filter(|qdisc| qdisc["kind"] != "clsact").map(of).max().unwrap_or(0)
 }
 
-/// Processor time of the whole machine.
-fn busy_s() -> Result<f64> {
+/// Time in which the machine's processors had nothing to do, waited for a disk, or were another machine's; and how many they
+/// are. The kernel measures these. What they were busy with it guesses by who runs at each tick, and work that timers begin
+/// and that is over in microseconds is seldom seen.
+fn idle_s() -> Result<(f64, f64)> {
     let text = std::fs::read_to_string("/proc/stat").into_diagnostic()?;
-    let ticks = busy_ticks(&text).ok_or_else(|| miette::miette!("/proc/stat is not to be read"))?;
+    let (ticks, processors) = idle_ticks(&text).ok_or_else(|| miette::miette!("/proc/stat is not to be read"))?;
     #[expect(clippy::cast_precision_loss, reason = "a machine's ticks")]
-    Ok(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
+    Ok((ticks as f64 / rustix::param::clock_ticks_per_second() as f64, processors as f64))
 }
 
-/// User, nice, system, interrupts; not idle, waiting for disks, nor what other machines took.
-fn busy_ticks(stat: &str) -> Option<u64> {
-    let ticks: Vec<u64> =
-        stat.lines().next()?.split_whitespace().skip(1).filter_map(|word| word.parse().ok()).collect();
-    Some(ticks.get(..3)?.iter().chain(ticks.get(5..7)?).sum())
+fn idle_ticks(stat: &str) -> Option<(u64, usize)> {
+    let mut lines = stat.lines();
+    let ticks: Vec<u64> = lines.next()?.split_whitespace().skip(1).filter_map(|word| word.parse().ok()).collect();
+    let processors = lines.take_while(|line| line.starts_with("cpu")).count();
+    Some((ticks.get(3)? + ticks.get(4)? + ticks.get(7)?, processors))
 }
 
 #[cfg(test)]
@@ -376,7 +385,8 @@ mod tests {
 
     #[test]
     fn idle_and_stolen_time_is_not_busy() {
-        assert_eq!(busy_ticks("cpu  1 2 4 1000 2000 8 16 4000 0 0\ncpu0 1 1"), Some(31));
-        assert_eq!(busy_ticks("cpu 1"), None);
+        let stat = "cpu  1 2 4 1000 2000 8 16 4000 0 0\ncpu0 1 1\ncpu1 1 1\nintr 7";
+        assert_eq!(idle_ticks(stat), Some((7_000, 2)));
+        assert_eq!(idle_ticks("cpu 1"), None);
     }
 }

@@ -55,7 +55,7 @@ struct Held {
 
 pub(super) fn two_limiters(bench: &Bench) -> Result<Vec<Figure>> {
     const RATE_MBPS: u32 = 1_000;
-    let lab = Lab::new(bench, "two", Options::default())?.of_short_runs();
+    let lab = Lab::new(bench, "two", Options::default())?.of_runs(2_500);
     let mut figures = Vec::new();
     for flows in [1, 4] {
         let (measured_ms, warm_up_ms) = lab.times_ms;
@@ -64,7 +64,7 @@ pub(super) fn two_limiters(bench: &Bench) -> Result<Vec<Figure>> {
         let found = in_turns(&lab, &what, |limiter| {
             let classes = PORTS.map(|port| class(RATE_MBPS, RATE_MBPS, port));
             let in_force = InForce::put_classes(bench, &lab.network, limiter, &classes)?;
-            let before = lab.dropped()?;
+            let before = lab.dropped(&in_force)?;
             let [one, other] = PORTS.map(|port| start(&lab, &in_force, port, &words));
             let reports = [finish(one?)?, finish(other?)?];
             let held = |report: &Value| -> Result<Held> {
@@ -74,7 +74,7 @@ pub(super) fn two_limiters(bench: &Bench) -> Result<Vec<Figure>> {
                     jain: number(report, "/jain")?,
                 })
             };
-            let (held, drops) = ([held(&reports[0])?, held(&reports[1])?], lab.dropped()? - before);
+            let (held, drops) = ([held(&reports[0])?, held(&reports[1])?], lab.dropped(&in_force)? - before);
             let text = held.map(|one| format!("efficiency {:.3}, srtt p99 {:.0} us", one.efficiency, one.srtt_us_p99));
             println!("  {what}, {limiter}: {}; {drops:.0} drops", text.join("; "));
             Ok((held, drops))
@@ -151,7 +151,7 @@ fn borrowed(lab: &Lab, limiter: Limiter) -> Result<Borrowed> {
     let folder = lab.bench.folder("borrowing")?;
     std::fs::create_dir_all(&folder).into_diagnostic()?;
     let file = |name: &str| folder.join(name);
-    let before = lab.dropped()?;
+    let before = lab.dropped(&in_force)?;
     let words = |more: &str, name: &str| {
         format!("send flows=4 congestion=cubic sample_us=500 {more} samples={}", file(name).display())
     };
@@ -161,7 +161,7 @@ fn borrowed(lab: &Lab, limiter: Limiter) -> Result<Borrowed> {
     let second = start(lab, &in_force, PORTS[1], &words("duration_ms=1900 warm_up_ms=0", "second"));
     let report = finish(first)?;
     finish(second?)?;
-    let drops = lab.dropped()? - before;
+    let drops = lab.dropped(&in_force)? - before;
     let (first, second) = (samples_of(&file("first"))?, samples_of(&file("second"))?);
     let change = second.first().ok_or_else(|| miette::miette!("the second sender has no samples"))?.0;
     let alone: Vec<(u64, u64)> = first.iter().copied().filter(|(at, _)| *at < change).collect();

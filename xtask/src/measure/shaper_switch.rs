@@ -33,7 +33,7 @@ const START: Duration = Duration::from_millis(200);
 pub(super) fn marked_switch(bench: &Bench) -> Result<Vec<Figure>> {
     // A switch sees the packets of a wire, not what a host makes of them.
     let options = Options { switch: true, offloads: false, ..Options::default() };
-    let lab = Lab::new(bench, "switch", options)?.of_short_runs();
+    let lab = Lab::new(bench, "switch", options)?.of_runs(2_500);
     let mut figures = Vec::new();
     for port_mbps in NARROW_MBPS {
         figures.extend(narrow(&lab, port_mbps)?);
