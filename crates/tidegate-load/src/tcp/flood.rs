@@ -4,6 +4,8 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use nix::sys::socket::SetSockOpt as _;
+use nix::sys::socket::sockopt::{SndBuf, SndBufForce};
 use serde::{Deserialize, Serialize};
 use tidegate_core::Instant;
 use tidegate_runtime::clock;
@@ -20,6 +22,9 @@ const EVERY_NS: u64 = 250_000;
 const PATIENCE_NS: u64 = 500_000_000;
 /// How often it is looked whether they are all there.
 const LOOK_NS: u64 = 10_000_000;
+/// What waits in this host's queues counts against the socket, and the usual 212 kB would hold the datagrams back as a window
+/// holds TCP. This is more than a queue of 1,000 packets takes.
+const SEND_BUFFER_BYTES: usize = 8 << 20;
 /// Answers taken in before it is looked whether to end.
 const AT_ONCE_MAX: usize = 256;
 /// Answers that are kept; more than are ever asked for.
@@ -131,6 +136,10 @@ fn socket_to(address: SocketAddr) -> Result<UdpSocket, LoadError> {
     let socket = UdpSocket::bind(any).map_err(LoadError::os("bind a UDP socket"))?;
     let configure = socket.set_nonblocking(true).and_then(|()| socket.connect(address));
     configure.map_err(LoadError::os("configure a socket"))?;
+    // Without the right to force it, it is as large as the host allows.
+    if SndBufForce.set(&socket, &SEND_BUFFER_BYTES).is_err() {
+        SndBuf.set(&socket, &SEND_BUFFER_BYTES).map_err(|error| LoadError::os("configure a socket")(error.into()))?;
+    }
     Ok(socket)
 }
 

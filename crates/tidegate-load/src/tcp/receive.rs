@@ -140,7 +140,7 @@ impl Receiver {
                 serve(&requests, connections, &stop, |_| true, |stream| answer(stream, &of_requests))
             })?,
             LoadThread::start("datagrams", move |stop| {
-                slice::run_when_woken();
+                prepare_measuring_thread()?;
                 take_datagrams(&datagrams, &stop, &of_datagrams)
             })?,
         ];
