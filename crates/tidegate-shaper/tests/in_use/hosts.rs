@@ -1,5 +1,6 @@
 //! Bridges with NAT, overlays, programs of others.
 
+use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 
 use tidegate_shaper::io::bpf::Kernel;
@@ -172,4 +173,40 @@ fn programs_of_others_on_the_device_stay_and_see_what_they_saw() {
         [flow, opened].into_iter().for_each(Flow::finish);
         all_checksums_are_right(&network);
     }
+}
+
+#[test]
+fn flows_in_a_tree_of_somebody_else_are_held_and_the_tree_stays() {
+    let Some(network) = Network::new() else { return };
+    let tc = |words: &str| run(&format!("tc -n {} {words}", network.sender));
+    // What does not say where it goes has the class of bulk; a filter chooses that of one port.
+    tc("qdisc add dev va root handle 1: htb default 10");
+    tc("class add dev va parent 1: classid 1:10 htb rate 500mbit burst 31k cburst 31k");
+    tc("class add dev va parent 1: classid 1:20 htb rate 200mbit burst 15k cburst 15k");
+    tc("filter add dev va parent 1: protocol ip prio 1 u32 match ip dport 5999 0xffff flowid 1:20");
+    let shown = || tc("qdisc show dev va") + &tc("class show dev va") + &tc("filter show dev va");
+    let before = shown();
+    let agent = agent(&format!(
+        "[[shaper.device]]\nname = \"va\"\nnamespace = \"/run/netns/{}\"\nmode = \"attach\"\n\
+         [[shaper.device.class]]\nname = \"port\"\nclassid = \"1:20\"\nmatch = [ {{ port = 5999 }} ]\n\
+         [[shaper.device.class]]\nname = \"bulk\"\nclassid = \"1:10\"\nmatch = [ {{ protocol = \"tcp\" }} ]\n",
+        network.sender
+    ));
+    let flow = network.send("10.83.0.2");
+    let to_port = {
+        let listener = within(&network.receiver).run(|| TcpListener::bind("10.83.0.2:5999")).expect("a thread");
+        let listener = listener.expect("nobody else has the port there");
+        let sender = within(&network.sender).run(|| TcpStream::connect("10.83.0.2:5999")).expect("a thread");
+        Flow::start(&network.sender, sender.expect("it listens"), listener.accept().expect("it is connected").0)
+    };
+    for (class, flow) in [(1, &flow), (0, &to_port)] {
+        flow.comes(2 << 20);
+        until("the flow is held", || flow.is_held());
+        let rewritten = || first(&agent).classes[class].stats.map_or(0, |stats| stats.rewritten_total);
+        until("by its class", || rewritten() > 100);
+    }
+    assert_eq!(shown(), before);
+    drop(agent);
+    assert_eq!(shown(), before);
+    [flow, to_port].into_iter().for_each(Flow::finish);
 }

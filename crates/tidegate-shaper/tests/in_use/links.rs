@@ -1,6 +1,7 @@
 //! MTU, segmentation in devices, headers, rates.
 
 use std::net::TcpStream;
+use std::process::Command;
 
 use nix::sys::socket::{GetSockOpt as _, SetSockOpt as _, sockopt::TcpMaxSeg};
 
@@ -128,6 +129,34 @@ fn a_megabit_a_second_lets_each_of_several_flows_go_on() {
         run(&format!("tc -n {} qdisc del dev {DEVICE} root", network.sender));
         flows.into_iter().for_each(Flow::finish);
     }
+}
+
+#[test]
+fn packets_of_more_than_64_kb_pass() {
+    const BIG: &str = "gso_max_size 150000 gro_max_size 150000";
+    let Some(network) = Network::new() else { return };
+    let mut set = Command::new("ip");
+    set.args(["-n", &network.sender, "link", "set", DEVICE]).args(BIG.split(' '));
+    if !set.output().is_ok_and(|done| done.status.success()) {
+        eprintln!("not run: this kernel, or this `ip`, has no BIG TCP");
+        return;
+    }
+    run(&format!("ip -n {} link set {PEER} {BIG}", network.receiver));
+    let wide = agent(&network.device("", "40 Gbit/s"));
+    let flows = ADDRESSES.map(|address| network.send(address));
+    for flow in &flows {
+        flow.comes(64 << 20);
+    }
+    // They are as large with a window that is wide; and then they are not in the way of one that is narrow.
+    drop(wide);
+    let narrow = agent(&network.device("", "500 Mbit/s"));
+    for flow in &flows {
+        flow.comes(4 << 20);
+        until("the flow is held", || flow.is_held());
+    }
+    drop(narrow);
+    flows.into_iter().for_each(Flow::finish);
+    all_checksums_are_right(&network);
 }
 
 #[test]
