@@ -7,7 +7,7 @@ use std::thread;
 use crate::frames::Delay;
 use crate::namespaces::{Hosts, join};
 use crate::network::{Network, run};
-use crate::stage::{Flow, agent, connect, until, within};
+use crate::stage::{Flow, PEER, agent, connect, until, within};
 use crate::{all_checksums_are_right, device, has, stats, wrong_checksums};
 
 #[test]
@@ -69,6 +69,25 @@ fn a_receiver_without_window_scaling_is_held_and_none_stalls() {
     until("windows were rewritten", || stats(&agent).rewritten_total > 100);
     flows.into_iter().for_each(Flow::finish);
     all_checksums_are_right(&network);
+}
+
+#[test]
+fn receivers_with_the_largest_scale_and_the_smallest_segments_are_held() {
+    // A gigabyte of buffer is a scale of 14, so that windows are whole 16 kB; 88 bytes are about the least that Linux sends.
+    for (words, mss) in [("sysctl -q -w net.ipv4.tcp_rmem=4096\t131072\t1073741824", 1_460), ("true", 88)] {
+        let Some(network) = Network::new() else { return };
+        run(&format!("ip netns exec {} {words}", network.receiver));
+        run(&format!("ip -n {} route change 10.83.0.0/24 dev {PEER} src 10.83.0.2 advmss {mss}", network.receiver));
+        let agent = agent(&network.device("isolation = true", "200 Mbit/s"));
+        let flows = [(); 3].map(|()| network.send("10.83.0.2"));
+        for flow in &flows {
+            flow.comes(500_000);
+            until("the flow is held", || flow.window() <= 32 << 10);
+        }
+        until("windows were rewritten", || stats(&agent).rewritten_total > 100);
+        flows.into_iter().for_each(Flow::finish);
+        all_checksums_are_right(&network);
+    }
 }
 
 /// The sender, a router on the receiver's side, and a host 100 ms behind it.

@@ -8,6 +8,7 @@
 //! | `flows` | many short ones, far ones, receivers without window scaling |
 //! | `devices` | that go away and come back, agents that end and begin, rights, kernels without BTF |
 //! | `hosts` | bridges with NAT, overlays, programs of others |
+//! | `operator` | every key, rate and switch, changed under load |
 //! | `hostile` | senders and receivers that mean ill |
 //! | `frames` | whole frames through a device, and a hop that delays them |
 //! | `namespaces` | more of them than two |
@@ -23,6 +24,7 @@ mod namespaces;
 #[path = "../network/mod.rs"]
 #[expect(dead_code, reason = "flows are those of `stage`, which check each byte")]
 mod network;
+mod operator;
 mod stage;
 
 use std::fs;
