@@ -114,7 +114,7 @@ fn ipv6_with_extension_headers_is_held() {
 
 #[test]
 fn a_megabit_a_second_lets_each_of_several_flows_go_on() {
-    for keys in ["", "isolation = true", "occupancy = \"virtual\""] {
+    for keys in ["", "isolation = true\noccupancy = \"virtual\""] {
         let Some(network) = Network::new() else { return };
         let agent = agent(&network.device(keys, "1 Mbit/s"));
         let flows = [0, 1, 0].map(|at| network.send(ADDRESSES[at]));
@@ -145,7 +145,7 @@ fn packets_of_more_than_64_kb_pass() {
     let wide = agent(&network.device("", "40 Gbit/s"));
     let flows = ADDRESSES.map(|address| network.send(address));
     for flow in &flows {
-        flow.comes(64 << 20);
+        flow.comes(16 << 20);
     }
     // They are as large with a window that is wide; and then they are not in the way of one that is narrow.
     drop(wide);
@@ -161,7 +161,7 @@ fn packets_of_more_than_64_kb_pass() {
 
 #[test]
 fn forty_gigabits_a_second_are_not_in_the_way() {
-    for keys in ["", "isolation = true", "occupancy = \"virtual\""] {
+    for keys in ["", "isolation = true\noccupancy = \"virtual\""] {
         let Some(network) = Network::new() else { return };
         let agent = agent(&network.device(keys, "40 Gbit/s"));
         let flow = network.send(ADDRESSES[0]);

@@ -32,14 +32,10 @@ fn each_key_of_a_device_is_changed_under_load_and_no_flow_stalls() {
     let flows = ["10.83.0.2", "fd83::2"].map(|address| network.send(address));
     for keys in [
         "isolation = true",
-        "delay = \"1ms\"",
-        "control = \"dctcp\"",
-        "ecn = true",
-        "hook = \"clsact\"",
-        "occupancy = \"virtual\"",
-        "rate = \"1 Gbit/s\"\nisolation = true",
+        "delay = \"1ms\"\ncontrol = \"dctcp\"",
+        "ecn = true\nhook = \"clsact\"",
+        "occupancy = \"virtual\"\nrate = \"1 Gbit/s\"\nisolation = true",
         "control = \"off\"",
-        "",
     ] {
         reload(&agent, &network.device(keys, "500 Mbit/s"));
         for flow in &flows {
