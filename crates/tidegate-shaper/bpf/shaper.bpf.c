@@ -112,6 +112,11 @@ static __always_inline u64 drained_of(struct __sk_buff *skb, struct class *class
 
 	if (settings.under_test)
 		return told.drained;
+	if (WATCHES_QUEUE) {
+		struct waiting *waiting = bpf_map_lookup_elem(&waiting_bytes, &class->index);
+
+		return waiting ? waiting->left : 0;
+	}
 	if (!READS_KERNEL)
 		return 0;
 	htb = find_class(root_of(skb), class->config->classid);
@@ -409,7 +414,7 @@ static __always_inline u64 follow_drain(struct __sk_buff *skb, struct class *cla
 	u64 before = drain_of(class), period = max_of(state->base, UPDATE_NS);
 	enum measured measured;
 
-	if (config->ceil <= config->rate || !READS_KERNEL)
+	if (config->ceil <= config->rate || !(READS_KERNEL || WATCHES_QUEUE))
 		return window;
 	measured = drain_period(&state->drain, queue, config->setpoint / 2, period, drained_of(skb, class), config->rate,
 				config->ceil, now);

@@ -103,6 +103,7 @@ struct class_counts {
 struct waiting {
 	u64 bytes;
 	u64 round;
+	u64 left; /* of the class, in all; no round ends this */
 };
 
 struct watched {

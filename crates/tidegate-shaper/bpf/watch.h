@@ -53,7 +53,7 @@ static __always_inline struct waiting *waiting_at(const struct watched *watched,
 	return waiting;
 }
 
-/* HTB's token bucket of a class that borrows nothing. HTB sends while it owes nothing, or with batched timers no more than a
+/* HTB's token bucket of the class, at the rate that it drains by, what it borrows included. HTB sends while it owes nothing, or with batched timers no more than a
  * burst, so that no error of ours adds up. */
 static __always_inline void charge(const struct class_config *config, struct class_state *state, u32 bytes, u64 now)
 {
@@ -63,7 +63,7 @@ static __always_inline void charge(const struct class_config *config, struct cla
 		until = now - config->burst;
 	if ((s64)(until - now) > (s64)config->debt)
 		until = now + config->debt;
-	state->busy_until = until + span_of(bytes, config->rate);
+	state->busy_until = until + span_of(bytes, drain_rate(&state->drain, config->rate, config->ceil));
 }
 
 static __always_inline void leaves(const struct watched *watched, const struct sk_buff *packet, u64 now)
@@ -80,8 +80,11 @@ static __always_inline void leaves(const struct watched *watched, const struct s
 	if (!config || !state || !config->rate)
 		return;
 	charge(config, state, bytes, now);
-	waiting = mark & MARK_WAITS ? waiting_at(watched, index) : 0;
-	if (waiting)
+	waiting = waiting_at(watched, index);
+	if (!waiting)
+		return;
+	waiting->left += bytes;
+	if (mark & MARK_WAITS)
 		waiting->bytes -= waiting->bytes < bytes ? waiting->bytes : bytes;
 }
 
@@ -147,7 +150,7 @@ static __always_inline s64 queue_watched(const struct class_config *config, cons
 
 	if (owed < -(s64)config->burst)
 		owed = -(s64)config->burst;
-	return (s64)span_of(bytes, config->rate) + owed;
+	return (s64)span_of(bytes, drain_rate(&state->drain, config->rate, config->ceil)) + owed;
 }
 
 #endif

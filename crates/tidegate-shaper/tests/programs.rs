@@ -102,6 +102,21 @@ fn a_flow_of_a_class_with_isolation_is_held_by_a_queue_that_is_counted() {
     holds_a_flow("fd83::2", "occupancy = \"tracepoint\"\nisolation = true", "tcx", "tracepoint");
 }
 
+#[test]
+fn a_class_borrows_where_its_queue_is_counted() {
+    let Some(network) = Network::new() else { return };
+    let borrows = "[[shaper.device.class]]\nname = \"borrows\"\nrate = \"100 Mbit/s\"\nceil = \"1 Gbit/s\"\nmatch = [ { protocol = \"tcp\" } ]";
+    let config = config(&network.path(), "rate = \"2 Gbit/s\"\noccupancy = \"tracepoint\"", borrows);
+    let agent = Agent::start(config, loader()).unwrap_or_else(|error| panic!("{error:?}"));
+    let flows = [(); 4].map(|()| network.flow("10.83.0.2"));
+    until("it has more than is guaranteed", || {
+        let figures = agent.handle().view().devices[0].classes[0].figures;
+        figures.is_some_and(|figures| figures.throughput_bit_per_s > 400e6)
+    });
+    until("its flows are held", || flows.iter().all(is_held));
+    flows.into_iter().for_each(Flow::finish);
+}
+
 /// What waits in the only class: as the programs count it, and as the kernel says.
 fn waiting(agent: &Agent) -> (u64, u64) {
     let class = agent.handle().view().devices[0].classes[0].clone();
