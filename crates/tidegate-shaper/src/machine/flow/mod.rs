@@ -62,6 +62,7 @@ struct Timing {
 
 /// One flow, told of its segments both ways.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Flow {
     /// How its peer's windows are read. Of a flow that was open already, the local socket knows it.
     pub scale: Scale,
