@@ -16,8 +16,6 @@ use crate::machine::flow::sweep::{Sweep, idle_flows};
 const READS_FOR_A_SWEEP: u32 = 10;
 /// Flows that were open before, at most; the rest is for those that are seen to open.
 const OPEN_MAX: usize = FLOWS_MAX / 2;
-/// Flows that are read with one call.
-const BATCH: u32 = 4_096;
 
 /// The tables of `bpf/flows.h`.
 pub(super) struct FlowTables {
@@ -95,8 +93,10 @@ impl FlowTables {
             return Ok(());
         }
         let failed = |source| BpfError::Table { table: "flows", source };
-        let batches = self.flows.lookup_batch(BATCH, MapFlags::ANY, MapFlags::ANY).map_err(failed)?;
-        let held = batches.take(FLOWS_MAX).filter_map(|(key, flow)| layout::held_flow(key, &flow)).collect();
+        // All at once: the library takes a batch that is not full for the last one, but the kernel gives whole buckets only.
+        let all = u32::try_from(FLOWS_MAX).expect("it is the size of a table of the kernel's");
+        let flows = self.flows.lookup_batch(all, MapFlags::ANY, MapFlags::ANY).map_err(failed)?;
+        let held = flows.take(FLOWS_MAX).filter_map(|(key, flow)| layout::held_flow(key, &flow)).collect();
         for flow in idle_flows(&crowded, held) {
             // It may have ended meanwhile, or moved to another class.
             let Ok(Some(taken)) = self.flows.lookup_and_delete(&flow.key) else { continue };
