@@ -293,7 +293,7 @@ impl<'a> Plant<'a> {
 
     /// Whether a packet is lost behind the limiter.
     fn loses(&mut self) -> bool {
-        !self.calm && self.rng.chance(self.scenario.loss)
+        !self.calm && self.scenario.loss > 0.0 && self.rng.chance(self.scenario.loss)
     }
 
     /// Sends what a flow may send.
@@ -341,14 +341,28 @@ impl<'a> Plant<'a> {
                 }
                 Packet::Mouse { .. } => 0,
             };
-            if !self.loses() {
-                self.simulation.at(arrives.plus_nanos(far_ns), Event::Arrives(packet));
-            }
+            self.arrive(packet, arrives.plus_nanos(far_ns));
         }
         let next = self.htb.next_at(now).map(|at| at.max(self.out.free_at()));
         if let Some(at) = next.filter(|at| self.port_at.is_none_or(|port| *at < port)) {
             self.port_at = Some(at);
             self.simulation.at(at, Event::Port);
+        }
+    }
+
+    /// What is not lost of a packet comes to its peer at `at`.
+    fn arrive(&mut self, packet: Packet, at: Instant) {
+        match packet {
+            Packet::Burst { flow, burst } => {
+                for burst in burst.without(MSS, || self.loses()) {
+                    self.simulation.at(at, Event::Arrives(Packet::Burst { flow, burst }));
+                }
+            }
+            Packet::Mouse { .. } => {
+                if !self.loses() {
+                    self.simulation.at(at, Event::Arrives(packet));
+                }
+            }
         }
     }
 

@@ -2,8 +2,8 @@
 //!
 //! The sender has CUBIC's window, Karn's round trips, selective acknowledgements, tail probes and timeouts, sends bursts of
 //! up to 64 kB sized by its rate, and lets no more of them wait in its own host's queue than TCP small queues do. The
-//! receiver acknowledges every second segment or after 40 ms. A packet is one burst: it is lost, delivered and acknowledged
-//! whole.
+//! receiver acknowledges every second segment or after 40 ms. A burst is one packet to the host's queue; behind it, any of its
+//! segments may be lost.
 
 mod cubic;
 mod receiver;
@@ -39,6 +39,27 @@ impl Burst {
     #[must_use]
     pub const fn end(&self) -> u64 {
         self.seq + self.payload + self.syn as u64
+    }
+
+    /// What arrives of it without the segments, of `mss` bytes of payload, for which `is_lost` says so: the parts between, each as
+    /// a burst. A burst of one segment or none arrives whole or not at all.
+    pub fn without(&self, mss: u64, mut is_lost: impl FnMut() -> bool) -> Vec<Self> {
+        let mut parts: Vec<Self> = Vec::new();
+        for segment in 0..self.segments.max(1) {
+            if is_lost() {
+                continue;
+            }
+            if self.segments <= 1 {
+                return vec![*self];
+            }
+            let seq = self.seq + segment * mss;
+            let payload = mss.min(self.end() - seq);
+            match parts.last_mut().filter(|part| part.end() == seq) {
+                Some(part) => (part.payload, part.segments) = (part.payload + payload, part.segments + 1),
+                None => parts.push(Self { seq, payload, segments: 1, syn: false }),
+            }
+        }
+        parts
     }
 }
 

@@ -218,8 +218,11 @@ impl Sender {
         self.edge = if ack.ack > self.una { edge } else { self.edge.max(edge) };
         let in_flight = self.next - self.una;
         let acked = ack.ack - self.una;
-        let mut latest = 0;
+        let mut latest = (0, 0);
         let mut rtt_ns = None;
+        if let Some(first) = self.pieces.front().map(|piece| piece.burst.seq) {
+            self.split(0, ack.ack.saturating_sub(first));
+        }
         while let Some(piece) = self.pieces.front().copied().filter(|piece| piece.burst.end() <= ack.ack) {
             self.pieces.pop_front();
             self.forget(&piece);
@@ -394,19 +397,26 @@ impl Sender {
         }
     }
 
-    /// A piece arrived. The round trip that it measures; `latest` becomes its order if that is the highest.
-    fn delivered(&mut self, piece: &Piece, latest: &mut u64, now: Instant) -> Option<u64> {
+    /// A piece arrived. The round trip that it measures; `latest` becomes its order and place if they are the highest.
+    fn delivered(&mut self, piece: &Piece, latest: &mut (u64, u64), now: Instant) -> Option<u64> {
         let rtt_ns = now.nanos_since(piece.sent).max(1);
         // Sent again, and answered sooner than can be: the answer is to the first one.
         if piece.state == State::Sacked || piece.again && rtt_ns < self.rtt_min_ns {
             return None;
         }
-        *latest = piece.order.max(*latest);
+        *latest = (piece.order, piece.burst.seq).max(*latest);
         // What was given up for lost arrived some time ago.
         Some(rtt_ns).filter(|_| !piece.again && piece.state == State::InFlight)
     }
 
-    fn sack(&mut self, (start, end): (u64, u64), latest: &mut u64, now: Instant) -> Option<u64> {
+    fn sack(&mut self, (start, end): (u64, u64), latest: &mut (u64, u64), now: Instant) -> Option<u64> {
+        for edge in [start, end] {
+            // The piece that both sides of the edge lie in.
+            let at = self.pieces.partition_point(|piece| piece.burst.end() <= edge);
+            if let Some(first) = self.pieces.get(at).map(|piece| piece.burst.seq) {
+                self.split(at, edge.saturating_sub(first));
+            }
+        }
         let first = self.pieces.partition_point(|piece| piece.burst.seq < start);
         let mut rtt_ns = None;
         for at in first..self.pieces.len() {
@@ -422,13 +432,13 @@ impl Sender {
     }
 
     /// Lines keep the order: what was sent before something that arrived is lost. Source: RFC 8985 (RACK).
-    fn mark_lost(&mut self, latest: u64) {
-        if latest == 0 {
+    fn mark_lost(&mut self, latest: (u64, u64)) {
+        if latest == (0, 0) {
             return;
         }
         let mut found = false;
         for piece in &mut self.pieces {
-            if piece.state == State::InFlight && piece.order < latest {
+            if piece.state == State::InFlight && (piece.order, piece.burst.seq) < latest {
                 piece.state = State::Lost;
                 self.pipe -= piece.burst.payload;
                 self.lost += 1;

@@ -158,6 +158,40 @@ fn a_lost_burst_costs_a_round_trip_and_not_a_timeout() {
 }
 
 #[test]
+fn a_burst_arrives_without_the_segments_that_are_lost() {
+    let burst = Burst { seq: 1, payload: 4 * MSS + 100, segments: 5, syn: false };
+    let without = |lost: &[usize]| {
+        let mut segment = 0..;
+        let parts = burst.without(MSS, || lost.contains(&segment.next().unwrap()));
+        parts.iter().map(|part| (part.seq, part.payload, part.segments)).collect::<Vec<_>>()
+    };
+    assert_eq!(without(&[]), [(1, 4 * MSS + 100, 5)]);
+    assert_eq!(without(&[1, 4]), [(1, MSS, 1), (1 + 2 * MSS, 2 * MSS, 2)]);
+    assert_eq!(without(&[0, 1, 2, 3, 4]), []);
+}
+
+#[test]
+fn a_hole_within_a_burst_is_found_by_what_arrives_behind_it() {
+    let mut path = Path::new(10 * MSS, 10_000_000, 100);
+    let now = Instant::ZERO;
+    let syn = path.sender.poll_send(now).unwrap();
+    path.sender.on_left(&syn);
+    let ack = path.receiver.on_burst(&syn, now).unwrap();
+    path.sender.on_ack(ack, now);
+    let burst = path.sender.poll_send(now).unwrap();
+    path.sender.on_left(&burst);
+    let mut segment = 0..;
+    for part in burst.without(MSS, || segment.next().unwrap() == 1) {
+        let ack = path.receiver.on_burst(&part, now).expect("the first ones are acknowledged at once");
+        path.sender.on_ack(ack, now);
+    }
+    let again = path.sender.poll_send(now).unwrap();
+    assert_eq!((again.seq, again.payload), (1 + MSS, MSS));
+    path.sender.on_ack(path.receiver.on_burst(&again, now).unwrap(), now);
+    assert_eq!(path.sender.acknowledged(), burst.end());
+}
+
+#[test]
 fn a_stalled_application_stops_the_flow_and_no_longer() {
     let received = |length_ms| {
         let mut path = Path::new(u64::MAX, 100_000, 100);
