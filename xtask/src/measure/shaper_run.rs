@@ -139,7 +139,7 @@ pub(super) struct Lab<'a> {
 
 /// Ends with its input.
 #[derive(Debug)]
-struct Receiver {
+pub(super) struct Receiver {
     process: Child,
     input: Option<ChildStdin>,
 }
@@ -150,6 +150,15 @@ impl Drop for Receiver {
         // It ends with its input, and dies with its namespace's owner at the latest.
         let _ = self.process.wait();
     }
+}
+
+fn receive(bench: &Bench, network: &Network, is_v6: bool, port: u16) -> Result<Receiver> {
+    let mut command = network.command(Host::Receiver, bench.places.tidegate());
+    command.args(["bench", "tcp", "receive", &format!("address={}:{port}", network.receiver(is_v6))]);
+    let mut process =
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().into_diagnostic()?;
+    let input = process.stdin.take();
+    Ok(Receiver { process, input })
 }
 
 /// The ports on which the receiver takes in bulk; requests go to the next one of each.
@@ -170,18 +179,7 @@ impl<'a> Lab<'a> {
         let mut receivers = Vec::new();
         for is_v6 in [false, true] {
             for port in PORTS {
-                let mut command = network.command(Host::Receiver, bench.places.tidegate());
-                command.args(["bench", "tcp", "receive", &format!("address={}:{port}", network.receiver(is_v6))]);
-                // Of the answers, whatever the host's own is.
-                command.arg("congestion=cubic");
-                let mut process = command
-                    .stdin(Stdio::piped())
-                    .stdout(Stdio::null())
-                    .stderr(Stdio::null())
-                    .spawn()
-                    .into_diagnostic()?;
-                let input = process.stdin.take();
-                receivers.push(Receiver { process, input });
+                receivers.push(receive(bench, &network, is_v6, port)?);
             }
         }
         let times_ms = bench.size((5_000, 1_000), (1_000, 300));
@@ -199,6 +197,11 @@ impl<'a> Lab<'a> {
     pub(super) fn of_rounds(mut self, rounds: usize) -> Self {
         self.rounds = self.rounds.min(rounds);
         self
+    }
+
+    /// Another receiver, which takes the receiver's congestion control as it is now.
+    pub(super) fn receiver(&self, port: u16) -> Result<Receiver> {
+        receive(self.bench, &self.network, false, port)
     }
 
     /// Holds the sender to a rate.

@@ -25,8 +25,12 @@ const WIDE_MBPS: u32 = 2_000;
 const QUEUE: f64 = 1.2;
 /// Its goodput by that of DCTCP: a queue is easily short when little is sent.
 const GOODPUT: f64 = 0.98;
-/// As `xtask/bpf/mark.bpf.c` counts.
+/// From where `xtask/bpf/mark.bpf.c` marks.
+const MARK_BYTES: f64 = 20.0 * 1_514.0;
+/// As it counts.
 const BUCKET_US: f64 = 10.0;
+/// Where DCTCP's own receiver listens.
+const DCTCP_PORT: u16 = 5_400;
 /// A sender starts, connects and is under way.
 const START: Duration = Duration::from_millis(200);
 
@@ -143,17 +147,20 @@ fn narrow(lab: &Lab, port_mbps: u32) -> Result<Vec<Figure>> {
 }
 
 fn pass(lab: &Lab, port: &Port, guests: Guests) -> Result<Passed> {
-    let _native = match guests {
+    let native = match guests {
         Guests::Dctcp => Some(Dctcp::load(lab.bench, &lab.network)?),
         Guests::Plain | Guests::Ours(_) => None,
     };
+    // A listener whose own control does not need ECN refuses it to one that asks as DCTCP does, in marked packets.
+    let own_receiver = native.is_some().then(|| lab.receiver(DCTCP_PORT)).transpose()?;
+    let port_to = if own_receiver.is_some() { DCTCP_PORT } else { PORTS[0] };
     let in_force = lab.put(guests.limiter(), CELL.rate_mbps)?;
     let congestion = if guests == Guests::Dctcp { Dctcp::NAME } else { CELL.congestion };
     let (measured_ms, warm_up_ms) = lab.times_ms;
     let words =
         format!("send flows={} congestion={congestion} duration_ms={measured_ms} warm_up_ms={warm_up_ms}", CELL.flows);
     let drops = || Ok::<u64, miette::Report>(lab.dropped_at(Host::Sender)? + lab.dropped_at(Host::Switch)?);
-    let mut sender = lab.sender(&in_force, PORTS[0], &words);
+    let mut sender = lab.sender(&in_force, port_to, &words);
     let sender = sender.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().into_diagnostic()?;
     let looked = || -> Result<_> {
         clock::rest(START + Duration::from_millis(warm_up_ms.into()));
@@ -163,6 +170,11 @@ fn pass(lab: &Lab, port: &Port, guests: Guests) -> Result<Passed> {
     let report = report(&sender.wait_with_output().into_diagnostic()?)?;
     let ((before, dropped), after) = (before?, port.seen()?);
     let seen = after.since(&before);
+    let marks_at_us = MARK_BYTES * 8.0 / f64::from(port.mbps);
+    miette::ensure!(
+        guests != Guests::Dctcp || seen.marked > 0 || seen.p99_us() < 2.0 * marks_at_us,
+        "the queue is long and nothing was marked: DCTCP got no ECN"
+    );
     #[expect(clippy::cast_precision_loss, reason = "counts of a run")]
     let drops = (drops()? - dropped) as f64;
     Ok(Passed {
