@@ -21,6 +21,8 @@
 #define SPARSE_DEBT_NS 2000000ULL
 #define SPARSE_DEBT_MOST_NS 20000000ULL
 #define SPARSE_SHARE 64
+/* A flow with more in flight is not sparse, whatever holds it. */
+#define SPARSE_FLIGHT_BYTES 16384
 /* The budget of all sparse flows of a class together: half of it, over this span. */
 #define SPARSE_BUDGET_NS 10000000ULL
 /* Data that a SYN may carry and its answer leave out. */
@@ -183,34 +185,33 @@ static __always_inline void enter_class(struct __sk_buff *skb, struct class *cla
 		skb->cb[MARK_WORD] = MARK_OURS | (!class->config->isolation || in_tcp ? MARK_WAITS : 0) | (class->index & MARK_CLASS);
 }
 
-/* What is no TCP, or cannot be read: sparse up to a small share of the class. */
-static __always_inline int other_is_sparse(struct __sk_buff *skb, struct class *class, const struct packet *packet, u64 now)
-{
-	struct other *other = bpf_map_lookup_elem(&others, &packet->key), fresh = {};
-	u64 until, cost = SPARSE_SHARE * span_of(skb->wire_len, class->config->rate);
-
-	if (!other) {
-		fresh.debt_until = now + cost;
-		bpf_map_update_elem(&others, &packet->key, &fresh, BPF_ANY);
-		return cost <= SPARSE_DEBT_NS;
-	}
-	until = other->debt_until;
-	if ((s64)(now - until) > 0)
-		until = now;
-	if (until + cost - now > SPARSE_DEBT_MOST_NS)
-		until = now + SPARSE_DEBT_MOST_NS - cost;
-	other->debt_until = until + cost;
-	return (s64)(until + cost - now) <= (s64)SPARSE_DEBT_NS;
-}
-
-/* Where a packet goes that no window can hold. */
+/* Where a packet goes that no window can hold: machine/ahead.rs. Sparse up to a small share of the class; one that had more waits in
+ * turn until it has paid for all, since what it sends then must not overtake what waits. */
 static __always_inline u32 leaf_of_other(struct __sk_buff *skb, struct class *class, const struct packet *packet, u64 now)
 {
+	u32 in_turn = OTHER_LEAVES + (hash_of(&packet->key) >> 16) % OTHER_LEAF_COUNT;
+	struct other *other, fresh = {};
+	u64 until;
+
 	if (!class->config->isolation)
 		return 0;
-	if (other_is_sparse(skb, class, packet, now) && sparse_budget(class, skb->wire_len, now))
-		return SPARSE_LEAF;
-	return OTHER_LEAVES + (hash_of(&packet->key) >> 16) % OTHER_LEAF_COUNT;
+	other = bpf_map_lookup_elem(&others, &packet->key);
+	if (!other) {
+		bpf_map_update_elem(&others, &packet->key, &fresh, BPF_ANY);
+		other = bpf_map_lookup_elem(&others, &packet->key);
+		if (!other)
+			return in_turn;
+	}
+	until = other->debt_until;
+	if ((s64)(now - until) >= 0) {
+		until = now;
+		other->in_turn = 0;
+	}
+	until = min_of(until + SPARSE_SHARE * span_of(skb->wire_len, class->config->rate), now + SPARSE_DEBT_MOST_NS);
+	other->debt_until = until;
+	if (!other->in_turn)
+		other->in_turn = until - now > SPARSE_DEBT_NS || !sparse_budget(class, skb->wire_len, now);
+	return other->in_turn ? in_turn : SPARSE_LEAF;
 }
 
 /* --- flows: machine/flow and machine/class.rs --- */
@@ -358,7 +359,7 @@ static __always_inline void choose_leaf(struct class *class, struct flow *flow, 
 {
 	struct class_state *state = class->state;
 
-	if (!counts(state, flow, now)) {
+	if (!counts(state, flow, now) && in_flight_of(flow, flow->una) <= SPARSE_FLIGHT_BYTES) {
 		if (is_idle)
 			flow->leaf = NO_LEAF;
 		return;
@@ -597,7 +598,7 @@ int egress(struct __sk_buff *skb)
 	struct flow *flow = 0;
 	struct class class;
 	u64 now;
-	u32 index, leaf, limited, rules, is_first, is_held = 0;
+	u32 index, leaf, limited, rules, is_first, is_held = 0, is_other = 0;
 
 	/* What an earlier device left there. */
 	if (WATCHES_QUEUE)
@@ -654,11 +655,17 @@ int egress(struct __sk_buff *skb)
 		} else {
 			class.counts->unscaled++;
 			leaf = leaf_of_other(skb, &class, &packet, now);
+			is_other = 1;
 		}
 	}
 	/* Over their budget, sparse flows wait in turn with the others. */
-	if (leaf == SPARSE_LEAF && class.config->isolation && !sparse_budget(&class, skb->wire_len, now))
-		leaf = TCP_LEAVES + (hash_of(&packet.key) >> 16) % TCP_LEAF_COUNT;
+	if (leaf == SPARSE_LEAF && !is_other && class.config->isolation && !sparse_budget(&class, skb->wire_len, now)) {
+		leaf = (hash_of(&packet.key) >> 16) % TCP_LEAF_COUNT;
+		/* Until nothing of the flow waits there that its next could overtake. */
+		if (packet.payload)
+			flow->leaf = leaf;
+		leaf += TCP_LEAVES;
+	}
 	enter_class(skb, &class, leaf, now);
 	if (class.config->ecn)
 		mark_for_network(skb, &class, &packet, flow);

@@ -159,6 +159,7 @@ struct flow {
 
 struct other {
 	u64 debt_until;
+	u64 in_turn;
 };
 
 enum rule_flags {

@@ -2,7 +2,8 @@
 
 use tidegate_core::control::window::{ClassConfig, Mode};
 use tidegate_core::{Instant, Rng};
-use tidegate_shaper::machine::class::{Class, Leaf};
+use tidegate_shaper::machine::ahead::Leaf;
+use tidegate_shaper::machine::class::{Class, Sizes};
 use tidegate_shaper::machine::flow::{Flows, Seen};
 use tidegate_shaper::machine::packet::Segment;
 
@@ -25,7 +26,11 @@ impl Guard {
                 setpoint_ns: scenario.setpoint_us * 1_000,
                 mode,
             };
-            Class::new(config, MSS, Instant::ZERO)
+            let mut class = Class::new(config, MSS, Instant::ZERO);
+            if scheme == Scheme::Isolation {
+                class.isolate();
+            }
+            class
         };
         let classes = scheme.mode().map_or(Vec::new(), |mode: Mode| {
             (0..).zip(0..scenario.limiters).map(|(slot, _)| class(mode).in_slot(slot)).collect()
@@ -34,9 +39,9 @@ impl Guard {
     }
 
     /// A segment of a class goes out. The leaf that it goes to with isolation.
-    pub(super) fn on_egress(&mut self, class: usize, segment: &Segment, gso_bytes: u32, seen: Seen) -> Leaf {
+    pub(super) fn on_egress(&mut self, class: usize, segment: &Segment, sizes: Sizes, seen: Seen) -> Leaf {
         let Some(class) = self.classes.get_mut(class) else { return Leaf::Sparse };
-        class.on_egress(&mut self.flows, segment, gso_bytes, seen).0
+        class.on_egress(&mut self.flows, segment, sizes, seen).0
     }
 
     /// A segment of a class comes in. Its window field.

@@ -3,21 +3,17 @@
 use core::time::Duration;
 use std::collections::BTreeMap;
 
-use tidegate_shaper::machine::class::Leaf;
+use tidegate_shaper::machine::ahead::Leaf;
 use tidegate_shaper::machine::class_id::ClassId;
 use tidegate_shaper::machine::device::{Class, Control, Device, Hook, Mode, Occupancy};
 use tidegate_shaper::machine::line_rate::LineRate;
-use tidegate_shaper::machine::tree::{Link, Node, Tree, assign_slots, class_of_slot};
+use tidegate_shaper::machine::tree::{Link, Node, TCP_INNER, Tree, assign_slots, class_of_slot, number_of_leaf};
 use tidegate_sim::packets::htb::{ClassConfig, LeafConfig};
 
 use super::scenario::{Scenario, Scheme, bytes_per_s};
 
 /// Nanoseconds of a tick in which the kernel counts buffers.
 const TICK_NS: u64 = 64;
-/// Numbers of a class's leaves, from its own.
-const SPARSE_LEAF: u16 = 1;
-const TCP_INNER: u16 = 2;
-const TCP_LEAVES: u16 = 3;
 /// Packets that a leaf holds: the length of the device's queue.
 const PACKETS: usize = 1_000;
 
@@ -57,10 +53,7 @@ impl Limiters {
 
     /// Place of a limiter's leaf.
     pub(super) fn leaf(&self, limiter: usize, leaf: Leaf) -> usize {
-        match leaf {
-            Leaf::Sparse => self.below(limiter, SPARSE_LEAF),
-            Leaf::Bulk(leaf) => self.below(limiter, TCP_LEAVES + u16::from(leaf)),
-        }
+        self.below(limiter, number_of_leaf(leaf))
     }
 
     fn below(&self, limiter: usize, number: u16) -> usize {

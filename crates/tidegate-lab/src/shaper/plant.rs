@@ -4,7 +4,8 @@ use core::time::Duration;
 
 use tidegate_core::control::window::span_of;
 use tidegate_core::{Instant, Rng};
-use tidegate_shaper::machine::class::Leaf;
+use tidegate_shaper::machine::ahead::Leaf;
+use tidegate_shaper::machine::class::Sizes;
 use tidegate_shaper::machine::flow::Seen;
 use tidegate_sim::packets::htb::Htb;
 use tidegate_sim::packets::tcp::{Ack, Burst, HEADER_BYTES};
@@ -304,7 +305,9 @@ impl<'a> Plant<'a> {
             let seen = self.seen(class, now);
             let end = &mut self.ends[flow];
             let gso_bytes = if burst.segments > 1 { u32::try_from(MSS).expect("a segment is small") } else { 0 };
-            let leaf = self.guard.on_egress(class, &end.segment(&burst, flow), gso_bytes, seen);
+            let wire_bytes = u32::try_from(burst.wire_bytes()).expect("a burst has at most 64 kB");
+            let sizes = Sizes { gso_bytes, wire_bytes };
+            let leaf = self.guard.on_egress(class, &end.segment(&burst, flow), sizes, seen);
             let packet = Packet::Burst { flow, burst };
             if self.htb.enqueue(self.limiters.leaf(class, leaf), burst.wire_bytes(), packet).is_err() {
                 self.counted.drops += 1;

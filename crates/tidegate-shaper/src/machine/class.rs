@@ -5,9 +5,13 @@ use tidegate_core::control::window::{
     Announcement, Census, ClassConfig, ClassWindow, Share, announce, clumps, far_ns, share,
 };
 
+use super::ahead::{Ahead, Leaf};
 use super::flow::{Flow, FlowKey, Flows, GuestEcn, Marks, NoRoom, Scale, Seen, Way};
 use super::leaves::Leaves;
-use super::packet::{Ecn, Flags, Segment};
+use super::packet::{Ecn, Flags, Segment, TCP};
+
+/// A flow with more in flight is not sparse, whatever holds it: more than the first window of TCP, ten segments.
+const SPARSE_FLIGHT_BYTES: u32 = 16_384;
 
 /// What a class's packets met.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -32,13 +36,13 @@ pub struct ClassCounters {
     pub flows_ended: u64,
 }
 
-/// Where a packet is queued in isolation mode.
+/// Sizes of a segment that goes out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Leaf {
-    /// With the flows that no window holds, ahead of the others.
-    Sparse,
-    /// In this one of the [`BULK_LEAVES`](super::leaves::BULK_LEAVES).
-    Bulk(u8),
+pub struct Sizes {
+    /// Payload of each packet that it is cut into, 0 if it is one.
+    pub gso_bytes: u32,
+    /// All that goes on the line, headers included.
+    pub wire_bytes: u32,
 }
 
 /// What is to be written into a segment, if anything.
@@ -63,6 +67,8 @@ pub struct Class {
     /// True if marks of the network hold flows too.
     ecn: bool,
     leaves: Leaves,
+    /// What goes ahead, in isolation mode.
+    ahead: Option<Ahead>,
 }
 
 impl Class {
@@ -75,6 +81,7 @@ impl Class {
             slot: 0,
             ecn: false,
             leaves: Leaves::default(),
+            ahead: None,
         }
     }
 
@@ -102,36 +109,47 @@ impl Class {
         self.ecn = true;
     }
 
+    /// From now on what goes ahead of all else is held to a part of the class, and what no window can hold has leaves of its own.
+    pub fn isolate(&mut self) {
+        self.ahead = Some(Ahead::new(self.window.config().rate));
+    }
+
     /// Puts `config` in force.
     pub fn set_config(&mut self, config: ClassConfig) {
         self.window.set_config(config);
+        if let Some(ahead) = &mut self.ahead {
+            ahead.set_rate(config.rate);
+        }
     }
 
-    /// A segment goes out, before it is queued. `gso_bytes` is the payload of each packet that it is cut into, 0 if it is
-    /// one. Where isolation queues it; flows whose scale is unknown are sparse.
-    ///
-    /// Departure of the kernel's program: it also holds what is sparse to a part of the class, and knows of flows that are
-    /// not TCP.
-    pub fn on_egress(&mut self, flows: &mut Flows, segment: &Segment, gso_bytes: u32, seen: Seen) -> (Leaf, Rewrite) {
+    /// The leaf of a packet that goes out and that no window can hold; without isolation it is of no account.
+    pub fn on_other(&mut self, key: FlowKey, protocol: u8, wire_bytes: u32, now: Instant) -> Leaf {
+        self.ahead.as_mut().map_or(Leaf::Sparse, |ahead| ahead.of_other(key, protocol, wire_bytes, now))
+    }
+
+    /// A segment goes out, before it is queued. Its leaf; without isolation that is of no account.
+    pub fn on_egress(&mut self, flows: &mut Flows, segment: &Segment, sizes: Sizes, seen: Seen) -> (Leaf, Rewrite) {
         let key = FlowKey::of_egress(segment);
         let unknown = Flow::of_open(Scale::Offered(None));
-        let Some(flow) = flows.of_sent(key, segment.flags, unknown) else { return (Leaf::Sparse, Rewrite::default()) };
+        let Some(flow) = flows.of_sent(key, segment.flags, unknown) else {
+            return (self.on_other(key, TCP, sizes.wire_bytes, seen.now), Rewrite::default());
+        };
         let has_opened = matches!(flow.scale, Scale::Known(_)) && !segment.flags.has(Flags::SYN);
         if has_opened && !flows.is_held(&key) {
             match flows.hold(key, self.slot) {
                 Ok(()) => self.counters.flows_made += 1,
-                Err(NoRoom) => return (Leaf::Sparse, Rewrite::default()),
+                Err(NoRoom) => return (self.on_other(key, TCP, sizes.wire_bytes, seen.now), Rewrite::default()),
             }
         }
         let Some(flow) = flows.of_sent(key, segment.flags, unknown) else { return (Leaf::Sparse, Rewrite::default()) };
-        let mut leaf = Leaf::Sparse;
+        let mut leaf = None;
         if segment.flags.has(Flags::SYN) {
             flow.on_syn_sent(segment);
         } else if segment.payload > 0 {
             self.counters.sent += 1;
             self.counters.sent_bytes += u64::from(segment.payload);
             let idle = flow.in_flight(flow.una) == 0;
-            let full = flow.on_data(segment, gso_bytes, seen);
+            let full = flow.on_data(segment, sizes.gso_bytes, seen);
             self.window.on_mss(flow.mss.into());
             if matches!(flow.scale, Scale::Known(_)) {
                 let mut first = false;
@@ -140,10 +158,21 @@ impl Class {
                     first = self.window.on_limited(&mut flow.census);
                 }
                 self.choose_leaf(flow, idle, first, seen.now);
-                leaf = flow.bulk.map_or(Leaf::Sparse, Leaf::Bulk);
+                leaf = flow.bulk.map(Leaf::Bulk);
             } else {
                 self.counters.unscaled += 1;
+                leaf = Some(self.on_other(key, TCP, sizes.wire_bytes, seen.now));
             }
+        }
+        let leaf = leaf.unwrap_or_else(|| match &mut self.ahead {
+            Some(ahead) => ahead.of_sparse(&key, sizes.wire_bytes, seen.now),
+            None => Leaf::Sparse,
+        });
+        if let Leaf::Bulk(number) = leaf
+            && segment.payload > 0
+        {
+            // Until nothing of the flow waits there that its next could overtake.
+            flow.bulk = Some(number);
         }
         flow.classified = true;
         let rewrite = if self.takes_marks(flow) { mark(flow, segment) } else { Rewrite::default() };
@@ -163,7 +192,8 @@ impl Class {
 
     /// A flow leaves its bulk leaf only when nothing of it waits there that a packet ahead could overtake.
     fn choose_leaf(&mut self, flow: &mut Flow, idle: bool, first: bool, now: Instant) {
-        if flow.census == Census::default() || !self.window.counts(flow.census, now) {
+        let counts = flow.census != Census::default() && self.window.counts(flow.census, now);
+        if !counts && flow.in_flight(flow.una) <= SPARSE_FLIGHT_BYTES {
             if idle {
                 flow.bulk = None;
             }

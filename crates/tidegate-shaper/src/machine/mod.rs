@@ -2,6 +2,7 @@
 //!
 //! | module | its one job |
 //! |---|---|
+//! | [`ahead`] | what goes ahead of the others under isolation |
 //! | [`class`] | what is done with each packet of a class |
 //! | [`class_id`] | how the kernel names a class |
 //! | [`device`] | a device and its classes as an operator wants them |
@@ -14,9 +15,10 @@
 //! | [`program`] | what the programs in the kernel are told |
 //! | [`tree`] | the HTB tree of a device |
 //!
-//! [`packet`], [`flow`] and [`class`] are the reference of the programs in the kernel, which a differential test holds to
+//! [`packet`], [`flow`], [`ahead`] and [`class`] are the reference of the programs in the kernel, which a differential test holds to
 //! them, and what the simulator runs.
 
+pub mod ahead;
 pub mod class;
 pub mod class_id;
 pub mod device;

@@ -25,6 +25,7 @@ use core::ops::Range;
 use core::time::Duration;
 use std::collections::BTreeMap;
 
+use super::ahead::Leaf;
 use super::class_id::ClassId;
 use super::device::{CLASSES_MAX, Class, Device};
 
@@ -131,6 +132,19 @@ const LEAF_RATE: u64 = 1_000;
 const SPARSE: Kind = Kind { inner: 0, part: 1, first: 1, leaves: 1, leaf_part: Some(2), priority: 0 };
 const TCP: Kind = Kind { inner: 2, part: 4, first: 3, leaves: 16, leaf_part: None, priority: 1 };
 const OTHER: Kind = Kind { inner: 19, part: 8, first: 20, leaves: 8, leaf_part: None, priority: 1 };
+
+/// Offset of the class around the leaves of TCP, whose bytes are counted for its queue.
+pub const TCP_INNER: u16 = TCP.inner;
+
+/// The number of a leaf, from that of its class.
+#[must_use]
+pub fn number_of_leaf(leaf: Leaf) -> u16 {
+    match leaf {
+        Leaf::Sparse => SPARSE.first,
+        Leaf::Bulk(leaf) => TCP.first + u16::from(leaf),
+        Leaf::Other(leaf) => OTHER.first + u16::from(leaf),
+    }
+}
 
 /// The class of slot `slot`.
 ///

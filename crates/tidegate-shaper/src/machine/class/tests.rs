@@ -28,7 +28,7 @@ impl Bench {
     fn out(&mut self, seq: u32, payload: u32) -> Leaf {
         let seen = self.seen();
         let out = Segment { seq, payload, ..segment(Flags::ACK) };
-        self.class.on_egress(&mut self.flows, &out, MSS, seen).0
+        self.class.on_egress(&mut self.flows, &out, sizes(MSS), seen).0
     }
 
     fn back(&mut self, ack: u32, window: u16) -> Option<u16> {
@@ -44,7 +44,7 @@ impl Bench {
     /// The field of the peer's answer to our SYN.
     fn open(&mut self) -> Option<u16> {
         let seen = self.seen();
-        self.class.on_egress(&mut self.flows, &Segment { options: OFFER, ..segment(Flags::SYN) }, 0, seen);
+        self.class.on_egress(&mut self.flows, &Segment { options: OFFER, ..segment(Flags::SYN) }, sizes(0), seen);
         let reply = Segment { ack: 1, window: 65_535, options: OFFER, ..segment(Flags::SYN.with(Flags::ACK)) };
         let seen = self.seen();
         self.class.on_ingress(&mut self.flows, &reversed(reply), u16::MAX, seen).window
@@ -69,6 +69,10 @@ fn segment(flags: Flags) -> Segment {
         ecn: Ecn::NOT_ECT,
         options,
     }
+}
+
+fn sizes(gso_bytes: u32) -> Sizes {
+    Sizes { gso_bytes, wire_bytes: 1_514 }
 }
 
 fn reversed(segment: Segment) -> Segment {
@@ -128,7 +132,7 @@ fn a_flow_is_forgotten_when_both_have_closed_or_one_gave_up() {
     bench.out(1, MSS);
     let seen = bench.seen();
     let fin = Segment { seq: 1 + MSS, ..segment(Flags::ACK.with(Flags::FIN)) };
-    bench.class.on_egress(&mut bench.flows, &fin, 0, seen);
+    bench.class.on_egress(&mut bench.flows, &fin, sizes(0), seen);
     assert_eq!(bench.flows.held(), 1);
     bench.back_with(Flags::ACK.with(Flags::FIN), 2 + MSS, 2_000);
     assert!(bench.flows.held() == 0);
@@ -138,7 +142,7 @@ fn a_flow_is_forgotten_when_both_have_closed_or_one_gave_up() {
     assert!(bench.flows.held() == 0);
     assert_eq!((bench.class.counters().flows_made, bench.class.counters().flows_ended), (2, 2));
     let seen = bench.seen();
-    bench.class.on_egress(&mut bench.flows, &segment(Flags::RST), 0, seen);
+    bench.class.on_egress(&mut bench.flows, &segment(Flags::RST), sizes(0), seen);
     assert!(bench.flows.held() == 0, "the answer to a stray segment");
 }
 
@@ -158,6 +162,23 @@ fn an_old_acknowledgement_is_left_alone() {
     bench.out(1, 5 * MSS);
     assert!(bench.back(1 + 2 * MSS, 2_000).is_some());
     assert_eq!(bench.back(1 + MSS, 2_000), None);
+}
+
+#[test]
+fn a_flow_with_much_in_flight_is_not_sparse_though_no_window_holds_it() {
+    let mut bench = Bench::new();
+    bench.class.isolate();
+    bench.open();
+    // The handshake is long ago.
+    bench.now += 40_000_000;
+    bench.back(1, 2_000);
+    assert_eq!(bench.out(1, 11 * MSS), Leaf::Sparse);
+    assert_eq!(bench.out(1 + 11 * MSS, MSS), Leaf::Bulk(0));
+    assert_eq!(bench.class.counters().limited, 0);
+    bench.back(1 + 11 * MSS, 2_000);
+    assert_eq!(bench.out(1 + 12 * MSS, 1), Leaf::Bulk(0), "a segment ahead may still wait");
+    bench.back(2 + 12 * MSS, 2_000);
+    assert_eq!(bench.out(2 + 12 * MSS, 1), Leaf::Sparse);
 }
 
 #[test]
@@ -215,12 +236,13 @@ fn marks_stay_between_the_shapers_of_both_hosts() {
     bench.open();
     let seen = bench.seen();
     let data = Segment { seq: 1, payload: MSS, ..segment(Flags::ACK) };
-    let (_, out) = bench.class.on_egress(&mut bench.flows, &data, 0, seen);
+    let (_, out) = bench.class.on_egress(&mut bench.flows, &data, sizes(0), seen);
     assert_eq!(out, Rewrite { ecn: Some(Ecn::ECT0), ..Rewrite::default() });
     let marked = Segment { ack: 1 + MSS, window: 1, ecn: Ecn::CE, ..segment(Flags::ACK.with(Flags::ECE)) };
     let back = bench.class.on_ingress(&mut bench.flows, &reversed(marked), 0, seen);
     assert_eq!(back, Rewrite { window: None, flags: Some(Flags::ACK), ecn: Some(Ecn::NOT_ECT) });
-    let echo = |bench: &mut Bench| bench.class.on_egress(&mut bench.flows, &segment(Flags::ACK), 0, seen).1.flags;
+    let echo =
+        |bench: &mut Bench| bench.class.on_egress(&mut bench.flows, &segment(Flags::ACK), sizes(0), seen).1.flags;
     assert_eq!(echo(&mut bench), Some(Flags::ACK.with(Flags::ECE)));
     assert_eq!(echo(&mut bench), None, "once for each");
 }
@@ -233,5 +255,5 @@ fn without_marks_nothing_of_them_is_touched() {
     let marked = Segment { ack: 1, window: 1, ecn: Ecn::CE, ..segment(Flags::ACK.with(Flags::ECE)) };
     assert_eq!(bench.class.on_ingress(&mut bench.flows, &reversed(marked), 0, seen), Rewrite::default());
     let data = Segment { seq: 1, payload: MSS, ..segment(Flags::ACK) };
-    assert_eq!(bench.class.on_egress(&mut bench.flows, &data, 0, seen).1, Rewrite::default());
+    assert_eq!(bench.class.on_egress(&mut bench.flows, &data, sizes(0), seen).1, Rewrite::default());
 }

@@ -23,8 +23,8 @@ const ROOM: usize = 2;
 pub struct Flows {
     held: BTreeMap<FlowKey, Held>,
     held_by_class: BTreeMap<usize, usize>,
-    opening: Recent,
-    strangers: Recent,
+    opening: Recent<FlowKey, Flow>,
+    strangers: Recent<FlowKey, Flow>,
     most: usize,
     unheld: u64,
 }

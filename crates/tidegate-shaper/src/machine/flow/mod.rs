@@ -2,7 +2,7 @@
 
 mod held;
 pub mod sweep;
-mod table;
+pub(crate) mod table;
 
 pub use held::{FLOWS_MAX, Flows, NoRoom};
 

@@ -1,18 +1,16 @@
-//! A bounded table of flows, of which the longest unused goes first.
+//! A bounded table, of which the longest unused goes first.
 
 use std::collections::BTreeMap;
-
-use super::{Flow, FlowKey};
 
 /// No slot.
 const NONE: usize = usize::MAX;
 
-/// Flows by their addresses. When it is full, the one longest not looked up goes.
+/// Values by their keys. When it is full, the one longest not looked up goes.
 #[derive(Clone, Debug)]
-pub(super) struct Recent {
-    slots: Vec<Slot>,
-    by_key: BTreeMap<FlowKey, usize>,
-    /// Slots of flows that are over.
+pub(crate) struct Recent<K, V> {
+    slots: Vec<Slot<K, V>>,
+    by_key: BTreeMap<K, usize>,
+    /// Slots of values that were removed.
     free: Vec<usize>,
     /// Looked up last, and longest ago.
     newest: usize,
@@ -21,55 +19,55 @@ pub(super) struct Recent {
 }
 
 #[derive(Clone, Debug)]
-struct Slot {
-    key: FlowKey,
-    flow: Flow,
+struct Slot<K, V> {
+    key: K,
+    value: V,
     newer: usize,
     older: usize,
 }
 
-impl Recent {
-    /// An empty table for at most `most` flows, at least one.
-    pub(super) fn new(most: usize) -> Self {
+impl<K: Ord + Copy, V> Recent<K, V> {
+    /// An empty table for at most `most` values, at least one.
+    pub(crate) fn new(most: usize) -> Self {
         let most = most.max(1);
         Self { slots: Vec::new(), by_key: BTreeMap::new(), free: Vec::new(), newest: NONE, oldest: NONE, most }
     }
 
-    /// Number of flows known.
+    /// Number of values known.
     #[cfg(test)]
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.by_key.len()
     }
 
-    /// Whether a flow is known; it does not count as used.
-    pub(super) fn contains(&self, key: &FlowKey) -> bool {
+    /// Whether a value is known; it does not count as used.
+    pub(crate) fn contains(&self, key: &K) -> bool {
         self.by_key.contains_key(key)
     }
 
-    /// The flow with this key, if it is known; it counts as used.
-    pub(super) fn lookup(&mut self, key: &FlowKey) -> Option<&mut Flow> {
+    /// The value of this key, if it is known; it counts as used.
+    pub(crate) fn lookup(&mut self, key: &K) -> Option<&mut V> {
         let at = *self.by_key.get(key)?;
         self.touch(at);
-        Some(&mut self.slots[at].flow)
+        Some(&mut self.slots[at].value)
     }
 
-    /// The flow with this key, `flow` if it is not known; it counts as used.
-    pub(super) fn entry(&mut self, key: FlowKey, flow: Flow) -> &mut Flow {
-        let at = self.by_key.get(&key).copied().unwrap_or_else(|| self.insert(key, flow));
+    /// The value of this key, `value` if it is not known; it counts as used.
+    pub(crate) fn entry(&mut self, key: K, value: V) -> &mut V {
+        let at = self.by_key.get(&key).copied().unwrap_or_else(|| self.insert(key, value));
         self.touch(at);
-        &mut self.slots[at].flow
+        &mut self.slots[at].value
     }
 
-    /// Forgets a flow. True if it was known.
-    pub(super) fn remove(&mut self, key: &FlowKey) -> bool {
+    /// Forgets a value. True if it was known.
+    pub(crate) fn remove(&mut self, key: &K) -> bool {
         let Some(at) = self.by_key.remove(key) else { return false };
         self.unlink(at);
         self.free.push(at);
         true
     }
 
-    fn insert(&mut self, key: FlowKey, flow: Flow) -> usize {
-        let slot = Slot { key, flow, newer: NONE, older: NONE };
+    fn insert(&mut self, key: K, value: V) -> usize {
+        let slot = Slot { key, value, newer: NONE, older: NONE };
         let at = if let Some(at) = self.free.pop() {
             self.slots[at] = slot;
             at
@@ -124,7 +122,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::machine::flow::Scale;
+    use crate::machine::flow::{Flow, FlowKey, Scale};
     use crate::machine::packet::Endpoint;
 
     fn fresh() -> Flow {

@@ -18,7 +18,8 @@ const HEADERS_MOST: usize = 256;
 const IPV4: u16 = 0x0800;
 const IPV6: u16 = 0x86dd;
 const VLAN: [u16; 2] = [0x8100, 0x88a8];
-const TCP: u8 = 6;
+/// Its number among protocols.
+pub(crate) const TCP: u8 = 6;
 
 /// One end of a flow. An IPv4 address stands as its IPv6 form, `::ffff:a.b.c.d`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
