@@ -1,6 +1,7 @@
 //! How the programs know a cgroup, and whether it is still the same: one that is removed and made anew has another number.
 
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::error::BpfError;
@@ -24,7 +25,6 @@ pub(super) fn cgroup(path: &Path) -> Result<Identity, BpfError> {
 }
 
 fn identity(path: &Path) -> io::Result<Identity> {
-    use std::os::unix::fs::MetadataExt;
     let canonical = path.canonicalize()?;
     if u64::try_from(rustix::fs::statfs(&canonical)?.f_type).ok() != Some(VERSION_2) {
         return Err(io::Error::other("it is no cgroup of version 2, which `mount -t cgroup2` lists"));
@@ -56,7 +56,9 @@ impl Cgroups {
     pub(super) fn have_changed(&mut self) -> bool {
         let mut have_changed = false;
         for (path, before) in &mut self.0 {
-            let now = look(path);
+            // One call for each as a rule: there may be thousands.
+            let is_as_before = path.metadata().map_or(*before == NOWHERE, |now| now.ino() == before.0);
+            let now = if is_as_before { *before } else { look(path) };
             if now != *before {
                 tracing::info!(cgroup = %path.display(), is_there = now != NOWHERE, "the cgroup is another one");
                 (*before, have_changed) = (now, true);
