@@ -65,6 +65,15 @@ static __always_inline u32 forget_held(const struct flow_key *key, u32 class)
 	return 1;
 }
 
+/* Back to where flows are that open. True if this processor did it. */
+static __always_inline u32 let_go(const struct flow_key *key, struct flow *flow, u32 class)
+{
+	if (!bpf_map_lookup_elem(&flows, key))
+		return 0;
+	bpf_map_update_elem(&opening, key, flow, BPF_ANY);
+	return forget_held(key, class);
+}
+
 /* A flow that begins with this packet, or is first seen with it. */
 static __always_inline struct flow *new_flow(const struct flow_key *key, u32 opens)
 {

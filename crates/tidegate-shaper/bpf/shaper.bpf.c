@@ -216,12 +216,19 @@ static __always_inline u32 leaf_of_other(struct __sk_buff *skb, struct class *cl
 
 /* --- flows: machine/flow and machine/class.rs --- */
 
-static __always_inline void end_flow(struct class *class, const struct flow_key *key)
+/* Anybody can forge a reset: a flow that goes on is held again with its next packet. */
+static __always_inline void end_flow(struct class *class, const struct packet *packet, struct flow *flow)
 {
-	if (forget_held(key, class->index))
-		class->counts->flows_ended++;
+	u32 is_held;
+
+	if (packet->flags & TCP_RST)
+		is_held = let_go(&packet->key, flow, class->index);
 	else
-		forget_loose(key);
+		is_held = forget_held(&packet->key, class->index);
+	if (is_held)
+		class->counts->flows_ended++;
+	else if (!(packet->flags & TCP_RST))
+		forget_loose(&packet->key);
 }
 
 static __always_inline void begin(struct flow *flow, u32 first)
@@ -619,7 +626,7 @@ int egress(struct __sk_buff *skb)
 	}
 	if (!class_at(index, &class))
 		return in_no_class(skb);
-	if (flow && !is_held && flow->flags & KNOWS_SCALE && !(packet.flags & TCP_SYN)) {
+	if (flow && !is_held && flow->flags & KNOWS_SCALE && !(packet.flags & (TCP_SYN | TCP_RST))) {
 		flow = hold(&packet.key, flow, index);
 		if (flow)
 			class.counts->flows_made++;
@@ -670,7 +677,7 @@ int egress(struct __sk_buff *skb)
 	if (class.config->ecn)
 		mark_for_network(skb, &class, &packet, flow);
 	if (is_over(&packet, flow, LOCAL_FIN))
-		end_flow(&class, &packet.key);
+		end_flow(&class, &packet, flow);
 	return NEXT_PROGRAM;
 }
 
@@ -708,7 +715,7 @@ int ingress(struct __sk_buff *skb)
 			round_trip(&class, flow, now);
 	}
 	if (is_over(&packet, flow, REMOTE_FIN))
-		end_flow(&class, &packet.key);
+		end_flow(&class, &packet, flow);
 	return NEXT_PROGRAM;
 }
 

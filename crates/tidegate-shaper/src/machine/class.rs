@@ -134,7 +134,8 @@ impl Class {
         let Some(flow) = flows.of_sent(key, segment.flags, unknown) else {
             return (self.on_other(key, TCP, sizes.wire_bytes, seen.now), Rewrite::default());
         };
-        let has_opened = matches!(flow.scale, Scale::Known(_)) && !segment.flags.has(Flags::SYN);
+        let goes_on = !segment.flags.has(Flags::SYN) && !segment.flags.has(Flags::RST);
+        let has_opened = matches!(flow.scale, Scale::Known(_)) && goes_on;
         if has_opened && !flows.is_held(&key) {
             match flows.hold(key, self.slot) {
                 Ok(()) => self.counters.flows_made += 1,
@@ -177,7 +178,7 @@ impl Class {
         flow.classified = true;
         let rewrite = if self.takes_marks(flow) { mark(flow, segment) } else { Rewrite::default() };
         if flow.is_over(segment, Way::Out) {
-            self.end(flows, &key);
+            self.end(flows, &key, segment.flags);
         }
         (leaf, rewrite)
     }
@@ -186,8 +187,10 @@ impl Class {
         self.ecn && flow.ecn != GuestEcn::Native
     }
 
-    fn end(&mut self, flows: &mut Flows, key: &FlowKey) {
-        self.counters.flows_ended += u64::from(flows.remove(key));
+    /// Anybody can forge a reset: a flow that goes on is held again with its next packet.
+    fn end(&mut self, flows: &mut Flows, key: &FlowKey, flags: Flags) {
+        let was_held = if flags.has(Flags::RST) { flows.let_go(key) } else { flows.remove(key) };
+        self.counters.flows_ended += u64::from(was_held);
     }
 
     /// A flow leaves its bulk leaf only when nothing of it waits there that a packet ahead could overtake.
@@ -232,7 +235,7 @@ impl Class {
             self.on_ack(flow, segment, scale, coin, seen, &mut rewrite);
         }
         if flow.is_over(segment, Way::In) {
-            self.end(flows, &key);
+            self.end(flows, &key, segment.flags);
         }
         rewrite
     }

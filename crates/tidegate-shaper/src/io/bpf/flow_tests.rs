@@ -11,6 +11,7 @@ use crate::machine::flow::{FLOWS_MAX, Seen};
 use crate::machine::program::{DeviceProgram, Rule};
 
 const SYN: u8 = 2;
+const RST: u8 = 4;
 const ACK: u8 = 16;
 const SECOND_NS: u64 = 1 << 30;
 
@@ -125,8 +126,24 @@ fn a_crowded_class_forgets_idle_flows_of_its_own_and_they_are_counted() {
     // Now there is room; those that were used are held still, and end as others do.
     Flow { class: 0, number: 60_001 }.open(&object);
     assert_eq!(of_class(&mut object, 0).0, held - 8_192 + 1);
-    flows_of(0, 100).for_each(|flow| flow.out(&object, ACK | 4, 1));
+    flows_of(0, 100).for_each(|flow| flow.out(&object, ACK | RST, 1));
     assert_eq!(of_class(&mut object, 0).0, held - 8_192 + 1 - 100);
+}
+
+#[test]
+fn what_anybody_can_forge_ends_no_control() {
+    let Some(mut object) = load(&two_classes()) else { return };
+    object.tell(at(SECOND_NS), 0);
+    let flow = Flow { class: 0, number: 1 };
+    flow.open(&object);
+    for flags in [SYN, SYN | ACK, RST, RST | ACK] {
+        run(&object, false, &flow.frame(false, flags, 77, 88));
+        flow.out(&object, ACK, 1);
+        assert_eq!(of_class(&mut object, 0), (1, 0), "flags {flags}");
+    }
+    // It is over, and says no more.
+    flow.out(&object, RST, 1);
+    assert_eq!(of_class(&mut object, 0), (0, 0));
 }
 
 #[test]

@@ -141,6 +141,10 @@ fn a_flow_is_forgotten_when_both_have_closed_or_one_gave_up() {
     bench.back_with(Flags::ACK.with(Flags::RST), 1, 2_000);
     assert!(bench.flows.held() == 0);
     assert_eq!((bench.class.counters().flows_made, bench.class.counters().flows_ended), (2, 2));
+    // The reset was forged: the flow goes on.
+    bench.out(1, MSS);
+    assert_eq!(bench.flows.held(), 1);
+    assert!(bench.back(1 + MSS, 2_000).is_some());
     let seen = bench.seen();
     bench.class.on_egress(&mut bench.flows, &segment(Flags::RST), sizes(0), seen);
     assert!(bench.flows.held() == 0, "the answer to a stray segment");

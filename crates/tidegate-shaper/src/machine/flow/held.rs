@@ -144,6 +144,13 @@ impl Flows {
         Ok(())
     }
 
+    /// Puts a flow back to those that open. True if it was held.
+    pub(crate) fn let_go(&mut self, key: &FlowKey) -> bool {
+        let Some(flow) = self.held.get(key).map(|held| held.flow) else { return false };
+        *self.opening.entry(*key, flow) = flow;
+        self.remove_held(key)
+    }
+
     /// Forgets a flow. True if it was held.
     pub fn remove(&mut self, key: &FlowKey) -> bool {
         self.remove_held(key) || {
