@@ -66,9 +66,11 @@ static __always_inline u32 forget_held(const struct flow_key *key, u32 class)
 }
 
 /* Back to where flows are that open. True if this processor did it. */
-static __always_inline u32 let_go(const struct flow_key *key, struct flow *flow, u32 class)
+static __always_inline u32 let_go(const struct flow_key *key, u32 class)
 {
-	if (!bpf_map_lookup_elem(&flows, key))
+	struct flow *flow = bpf_map_lookup_elem(&flows, key);
+
+	if (!flow)
 		return 0;
 	bpf_map_update_elem(&opening, key, flow, BPF_ANY);
 	return forget_held(key, class);

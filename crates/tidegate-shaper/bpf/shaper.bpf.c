@@ -217,12 +217,12 @@ static __always_inline u32 leaf_of_other(struct __sk_buff *skb, struct class *cl
 /* --- flows: machine/flow and machine/class.rs --- */
 
 /* Anybody can forge a reset: a flow that goes on is held again with its next packet. */
-static __always_inline void end_flow(struct class *class, const struct packet *packet, struct flow *flow)
+static __always_inline void end_flow(struct class *class, const struct packet *packet)
 {
 	u32 is_held;
 
 	if (packet->flags & TCP_RST)
-		is_held = let_go(&packet->key, flow, class->index);
+		is_held = let_go(&packet->key, class->index);
 	else
 		is_held = forget_held(&packet->key, class->index);
 	if (is_held)
@@ -677,7 +677,7 @@ int egress(struct __sk_buff *skb)
 	if (class.config->ecn)
 		mark_for_network(skb, &class, &packet, flow);
 	if (is_over(&packet, flow, LOCAL_FIN))
-		end_flow(&class, &packet, flow);
+		end_flow(&class, &packet);
 	return NEXT_PROGRAM;
 }
 
@@ -715,7 +715,7 @@ int ingress(struct __sk_buff *skb)
 			round_trip(&class, flow, now);
 	}
 	if (is_over(&packet, flow, REMOTE_FIN))
-		end_flow(&class, &packet, flow);
+		end_flow(&class, &packet);
 	return NEXT_PROGRAM;
 }
 

@@ -77,7 +77,12 @@ impl Flows {
         if opens {
             self.remove_held(&key);
             if !flags.has(Flags::ACK) {
-                *self.opening.entry(key, unknown) = unknown;
+                // One that resets too opens nothing.
+                return (!flags.has(Flags::RST)).then(|| {
+                    let flow = self.opening.entry(key, unknown);
+                    *flow = unknown;
+                    flow
+                });
             }
         }
         let is_new = self.lookup_loose(&key, opens).is_none() && !self.held.contains_key(&key);

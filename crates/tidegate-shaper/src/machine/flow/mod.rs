@@ -163,7 +163,8 @@ impl Flow {
                 self.begin(first);
             }
             _ if segment.flags.has(Flags::ACK) => return,
-            _ => *self = Self::new(Scale::Offered(segment.options.window_scale), first),
+            // Of ours it matters only that there is one: what is read is the peer's.
+            _ => *self = Self::new(Scale::Offered(segment.options.window_scale.map(|_| 0)), first),
         }
         self.ecn = self.ecn.after_syn(segment.flags);
     }
