@@ -137,7 +137,7 @@ fn killed(lab: &Lab, ours: Ours) -> Result<Figure> {
     let before = programs()?;
     let mut in_force = lab.put(Limiter::Ours(ours), 1_000)?;
     // A start and a pause take half a second on a quiet machine; the sender is to outlive the last of them.
-    let words = format!("send flows=4 congestion=cubic sample_us=2000 duration_ms={}", 5_000 + times * 1_200);
+    let words = format!("send flows=4 congestion=cubic sample_us=2000 duration_ms={}", 5_000 + times * 1_900);
     let mut sender = lab.sender(&in_force, PORTS[0], &words);
     let mut sender = sender.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().into_diagnostic()?;
     clock::rest(Duration::from_secs(2));
