@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* The tables of flows: machine/flow/table.rs.
+/* The tables of flows: machine/flow/held.rs.
  *
  * A flow whose handshake is not complete is in `opening`, one whose handshake was not seen in `strangers`; in both the one
  * longest unused goes first. With the first packet after its handshake a flow is held: in `flows`, which forgets none for another

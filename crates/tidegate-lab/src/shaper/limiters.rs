@@ -29,7 +29,7 @@ pub(super) struct Limiters {
 }
 
 impl Limiters {
-    /// Those of a scenario; the first has a guarantee of `first_mbit`.
+    /// The limiters of a scenario; the first has a guarantee of `first_mbit`.
     pub(super) fn new(scenario: &Scenario, scheme: Scheme, first_mbit: u64) -> Self {
         let device = device(scenario, scheme, first_mbit);
         let slots = assign_slots(&[], &device.classes);

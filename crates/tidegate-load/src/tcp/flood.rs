@@ -76,7 +76,7 @@ pub struct FloodReport {
     pub sent: u64,
     /// Datagrams that the kernel had no room for.
     pub refused: u64,
-    /// Those sent that asked for an answer.
+    /// Datagrams sent that asked for an answer.
     pub asked: u64,
     /// Asks without an answer in time: the datagram was lost, or the answer.
     pub unanswered: u64,

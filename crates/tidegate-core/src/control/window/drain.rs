@@ -8,7 +8,7 @@ use crate::Instant;
 const SPAN_NS: u64 = 1_000_000;
 /// A span in which fewer bytes pass goes on, since one packet more or less would change the figure too much.
 const SPAN_BYTES: u64 = 16_384;
-/// And is over after this all the same.
+/// A span is over after this time, however few bytes have left.
 const SPAN_MAX_NS: u64 = 10_000_000;
 /// After a pause that is longer by this the class begins at its guarantee again.
 const FORGET_NS: u64 = 100_000_000;

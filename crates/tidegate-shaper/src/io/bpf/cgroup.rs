@@ -10,7 +10,7 @@ use crate::machine::program::Rule;
 /// The number by which the kernel knows a cgroup, and how deep it stands below the root.
 type Identity = (u64, u32);
 
-/// Of a cgroup that is not there. No packet is of it.
+/// Identity of a cgroup that is not there: no packet has it.
 const NOWHERE: Identity = (u64::MAX, 0);
 /// `CGROUP2_SUPER_MAGIC`.
 const VERSION_2: u64 = 0x6367_7270;
@@ -40,7 +40,7 @@ fn identity(path: &Path) -> io::Result<Identity> {
 pub(super) struct Cgroups(Vec<(PathBuf, Identity)>);
 
 impl Cgroups {
-    /// Those of `rules`.
+    /// The cgroups that `rules` name.
     pub(super) fn of(rules: &[Rule]) -> Self {
         let mut paths: Vec<_> = rules.iter().filter_map(|rule| rule.when.cgroup.clone()).collect();
         paths.sort_unstable();

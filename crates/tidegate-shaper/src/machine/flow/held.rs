@@ -109,7 +109,7 @@ impl Flows {
         self.lookup_with(key, false)
     }
 
-    /// Of a segment with SYN: what is held is of an earlier flow.
+    /// The flow with this key. If `opens`, the segment has SYN, and a flow that is held is an earlier one.
     fn lookup_with(&mut self, key: &FlowKey, opens: bool) -> Option<&mut Flow> {
         if !opens && self.held.contains_key(key) {
             return self.held.get_mut(key).map(|held| &mut held.flow);
